@@ -1,0 +1,85 @@
+# Pointsman. `make` lists the targets.
+# Needs python3 >= 3.11 and make; everything installed goes into .venv (the peers into bench/.venv).
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check format lint types tidy coverage readme soak \
+	bench bench-micro bench-macro lock clean
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP_FLAGS := --quiet --disable-pip-version-check
+INSTALLED := .venv/.installed
+PEERS_INSTALLED := bench/.venv/.installed
+CORE_TESTS := $(wildcard tests/core tests/scenarios tests/twins)
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED)  ## install everything into .venv (again only when the lock changes)
+
+demo: setup  ## simulated engines, scheduler and gateway, in the foreground
+	$(BIN)/pointsman up
+
+test: setup  ## the whole test suite
+	$(BIN)/pytest
+
+check: lint types tidy test  ## the gate: format, lint, types, import rules, tidiness, tests
+
+format: setup  ## rewrite the sources in the project's format
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+lint: setup  ## format and lint, without changing anything
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+
+types: setup  ## mypy --strict over sources, tests and benches
+	$(BIN)/mypy
+
+tidy: setup  ## import rules, lengths, banned calls, links
+	$(BIN)/pytest --quiet tests/tidy
+
+coverage: setup  ## branch coverage of the core by its own tests; the bar is in pyproject.toml
+	$(BIN)/coverage run -m pytest --quiet $(CORE_TESTS)
+	$(BIN)/coverage report
+
+readme: setup  ## run the commands of README.md
+	$(BIN)/pytest -m readme tests/readme
+
+soak: setup  ## the long tests
+	$(BIN)/pytest -m soak --timeout 0
+
+bench: bench-micro bench-macro  ## all benchmarks
+
+bench-micro: setup  ## decision, index, hashing, ledger, relay: time per operation
+	@set -e; for bench in bench/micro*.py; do echo "$$bench"; $(BIN)/python "$$bench"; done
+
+bench-macro: setup $(PEERS_INSTALLED)  ## gateway CPU per request and per chunk, beside the peers
+	$(BIN)/python bench/macro.py
+
+lock: setup  ## resolve requirements.lock anew
+	$(BIN)/pip install $(PIP_FLAGS) pip-tools
+	$(BIN)/pip-compile --quiet --upgrade --all-extras --strip-extras --no-emit-index-url \
+		--no-emit-trusted-host --no-emit-find-links --no-header --no-annotate \
+		--output-file requirements.lock pyproject.toml
+
+clean:  ## remove what the targets made
+	rm -rf .venv bench/.venv .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(INSTALLED): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Pointsman needs Python 3.11 or newer; $(PYTHON) is" \
+			"$$($(PYTHON) --version 2>&1 || echo missing). Try: make PYTHON=/path/to/python3" >&2; \
+		exit 1; }
+	@$(PYTHON) -m venv .venv || { \
+		echo "Python's venv module is missing. On Debian: apt-get install python3-venv" >&2; exit 1; }
+	@echo "Installing into .venv ..."
+	$(BIN)/python -m pip install $(PIP_FLAGS) -r requirements.lock
+	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --editable .
+	@touch $@
+
+$(PEERS_INSTALLED): bench/requirements.txt
+	$(PYTHON) -m venv bench/.venv
+	bench/.venv/bin/python -m pip install $(PIP_FLAGS) -r bench/requirements.txt
+	@touch $@
