@@ -1,0 +1,114 @@
+"""Chained block hashing: a prompt becomes a list of hashes, one for each full block.
+
+The hash of block n covers blocks 0..n: `h[n] = xxh3(block[n], seed=h[n-1])`, and `h[-1]` is
+the hash of namespace and scheme. So two prompts share h[n] only if they agree from the
+start, in the same namespace, cut the same way; one dict can index every scheme at once.
+
+xxh3 is not collision-proof against an adversary. What a forged collision buys is a wrong
+guess about a cache, never another tenant's text: engines verify their own blocks.
+"""
+
+from array import array
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from pointsman.core.ids import BlockHash
+from pointsman.core.limits import TEXT_BLOCK_BYTES
+
+_HASH_MASK = (1 << 60) - 1
+
+
+class Unit(StrEnum):
+    """What a block is counted in."""
+
+    BYTES = "bytes"
+    TOKENS = "tokens"
+
+
+class Scheme(msgspec.Struct, frozen=True, gc=False):
+    """How a prompt is cut: `size` bytes of text, or `size` token ids, a block."""
+
+    unit: Unit
+    size: int
+
+
+TEXT_SCHEME = Scheme(Unit.BYTES, TEXT_BLOCK_BYTES)
+
+
+class Namespace(msgspec.Struct, frozen=True, gc=False):
+    """What must agree before two equal prompts share KV blocks.
+
+    `model` is the served name, an adapter's own name included: adapters never share blocks.
+    """
+
+    model: str
+    salt: str = ""
+
+
+def root_hash(namespace: Namespace, scheme: Scheme) -> BlockHash:
+    """The chain's seed. Length-prefixed, so that ("ab", "c") and ("a", "bc") differ."""
+    parts = (namespace.model, namespace.salt, f"{scheme.unit}:{scheme.size}")
+    seed = b"".join(len(p.encode()).to_bytes(4) + p.encode() for p in parts)
+    return BlockHash(xxh3_64_intdigest(seed) & _HASH_MASK)
+
+
+def token_bytes(tokens: Sequence[int]) -> bytes:
+    """Token ids as the fixed-width bytes that are hashed: 8 each, so no id is cut off.
+
+    Raises OverflowError for an id outside 64 bits.
+    """
+    return array("q", tokens).tobytes()
+
+
+def chain(data: bytes, size_bytes: int, parent: BlockHash) -> list[BlockHash]:
+    """Hashes of the full blocks of `data` after `parent`; the rest of it has none."""
+    hashes: list[BlockHash] = []
+    append, digest, previous = hashes.append, xxh3_64_intdigest, parent
+    for start in range(0, len(data) - size_bytes + 1, size_bytes):
+        previous = BlockHash(digest(data[start : start + size_bytes], previous) & _HASH_MASK)
+        append(previous)
+    return hashes
+
+
+_TOKEN_BYTES = 8
+
+
+class Prompt:
+    """A request's prompt, hashed on demand and once for each scheme.
+
+    Holds the canonical text of the conversation, its token ids, or both. `namespace` keeps
+    the chains of different models, adapters and salts apart.
+    """
+
+    __slots__ = ("_chains", "_token_bytes", "namespace", "text", "token_count")
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        *,
+        text: bytes = b"",
+        tokens: Sequence[int] | None = None,
+    ) -> None:
+        self.namespace = namespace
+        self.text = text
+        self.token_count = None if tokens is None else len(tokens)
+        self._token_bytes = None if tokens is None else token_bytes(tokens)
+        self._chains: dict[Scheme, list[BlockHash]] = {}
+
+    def chain(self, scheme: Scheme) -> list[BlockHash]:
+        """The prompt's block hashes under `scheme`; empty where the unit is not known."""
+        known = self._chains.get(scheme)
+        if known is None:
+            known = self._chains[scheme] = self._hash(scheme)
+        return known
+
+    def _hash(self, scheme: Scheme) -> list[BlockHash]:
+        root = root_hash(self.namespace, scheme)
+        if scheme.unit is Unit.BYTES:
+            return chain(self.text, scheme.size, root)
+        if self._token_bytes is None:
+            return []
+        return chain(self._token_bytes, scheme.size * _TOKEN_BYTES, root)

@@ -1,0 +1,111 @@
+"""Why a request was refused or broke, and what its client is told.
+
+One table, `ANSWERS`, turns a `Reason` into status, OpenAI error type and retry hint. The
+reason itself is the metric label, the log value and the `x-pointsman-reason` header alike.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Reason(StrEnum):
+    """Why a client gets an answer of the gateway's own instead of an engine's."""
+
+    BAD_REQUEST = "bad_request"
+    UNAUTHORIZED = "unauthorized"
+    MODEL_NOT_FOUND = "model_not_found"
+    ROUTE_NOT_FOUND = "route_not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    BODY_TOO_LARGE = "body_too_large"
+    HEAD_TOO_LARGE = "head_too_large"
+    BODY_TIMEOUT = "body_timeout"
+    ENCODING_UNSUPPORTED = "encoding_unsupported"
+    CONNECTIONS_FULL = "connections_full"
+    QUEUE_FULL = "queue_full"
+    QUEUE_TIMEOUT = "queue_timeout"
+    NO_NODE = "no_node"
+    NO_MATCHING_NODE = "no_matching_node"
+    DRAINING = "draining"
+    NODE_BUSY = "node_busy"
+    NODE_UNREACHABLE = "node_unreachable"
+    NODE_CLOSED = "node_closed"
+    NODE_BROKEN = "node_broken"
+    FIRST_TOKEN_TIMEOUT = "first_token_timeout"  # noqa: S105 - no password, a token of text
+    IDLE_TIMEOUT = "idle_timeout"
+    TOTAL_TIMEOUT = "total_timeout"
+    INTERNAL = "internal"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What the client sees: HTTP status, OpenAI's error type, and whether waiting helps.
+
+    `retry_after_s` is the floor of the `Retry-After` header; None means no such header.
+    """
+
+    status: int
+    type: str
+    message: str
+    retry_after_s: int | None = None
+
+
+_INVALID = "invalid_request_error"
+_RATE = "rate_limit_error"
+_SERVER = "server_error"
+
+ANSWERS: dict[Reason, Answer] = {
+    Reason.BAD_REQUEST: Answer(400, _INVALID, "The request is malformed."),
+    Reason.UNAUTHORIZED: Answer(401, "authentication_error", "The API key is missing or unknown."),
+    Reason.MODEL_NOT_FOUND: Answer(
+        404, _INVALID, "No such model. GET /v1/models lists what is served."
+    ),
+    Reason.ROUTE_NOT_FOUND: Answer(404, _INVALID, "No such route."),
+    Reason.METHOD_NOT_ALLOWED: Answer(405, _INVALID, "The route does not allow this method."),
+    Reason.BODY_TOO_LARGE: Answer(413, _INVALID, "The request body is too large."),
+    Reason.HEAD_TOO_LARGE: Answer(431, _INVALID, "The request's header fields are too large."),
+    Reason.BODY_TIMEOUT: Answer(408, _INVALID, "The request body did not arrive in time."),
+    Reason.ENCODING_UNSUPPORTED: Answer(
+        415, _INVALID, "The content encoding is not supported. Send identity or gzip."
+    ),
+    Reason.CONNECTIONS_FULL: Answer(429, _RATE, "The gateway has no free connection.", 1),
+    Reason.QUEUE_FULL: Answer(429, _RATE, "The cluster is busy and its queue is full.", 1),
+    Reason.QUEUE_TIMEOUT: Answer(429, _RATE, "The cluster stayed busy for too long.", 1),
+    Reason.NO_NODE: Answer(503, _SERVER, "No engine for this model is up.", 5),
+    Reason.NO_MATCHING_NODE: Answer(
+        503, _SERVER, "No engine matches the request's pool or labels.", 5
+    ),
+    Reason.DRAINING: Answer(503, _SERVER, "The gateway is shutting down.", 1),
+    Reason.NODE_BUSY: Answer(429, _RATE, "Every engine asked is busy.", 1),
+    Reason.NODE_UNREACHABLE: Answer(502, _SERVER, "The engine could not be reached.", 1),
+    Reason.NODE_CLOSED: Answer(502, _SERVER, "The engine closed the connection.", 1),
+    Reason.NODE_BROKEN: Answer(502, _SERVER, "The engine answered with a broken reply.", 1),
+    Reason.FIRST_TOKEN_TIMEOUT: Answer(504, _SERVER, "The engine did not answer in time."),
+    Reason.IDLE_TIMEOUT: Answer(504, _SERVER, "The engine's answer stalled."),
+    Reason.TOTAL_TIMEOUT: Answer(504, _SERVER, "The request took longer than allowed."),
+    Reason.INTERNAL: Answer(500, _SERVER, "The gateway failed. Quote the x-request-id."),
+}
+
+assert set(ANSWERS) == set(Reason), "every reason has an answer"
+
+
+class FailureKind(StrEnum):
+    """How an attempt on a node ended before its first byte reached the client."""
+
+    UNREACHABLE = "unreachable"  # no connection
+    CLOSED = "closed"  # connection died before a reply
+    TIMEOUT = "timeout"  # no first byte in time
+    BUSY = "busy"  # 429, or 503 from the engine's queue limit
+    ERROR = "error"  # any other 5xx
+    BROKEN = "broken"  # not HTTP
+
+
+class EndCause(StrEnum):
+    """How a request ended, for logs, metrics and the ledger."""
+
+    FINISHED = "finished"
+    CLIENT_GONE = "client_gone"
+    REFUSED = "refused"
+    ENGINE_REFUSED = "engine_refused"  # a 4xx or 429/503 of the engine's, passed on
+    ENGINE_ERROR = "engine_error"  # a 5xx, or an error frame inside the stream
+    TRUNCATED = "truncated"  # the engine's answer broke off
+    TIMEOUT = "timeout"

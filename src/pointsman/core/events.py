@@ -1,0 +1,277 @@
+"""What the scheduler is told, and what it answers: the whole vocabulary of `Scheduler.step`.
+
+Events go in, effects come out. Requests are named by `RequestId`, nodes by `NodeId` (one
+incarnation); an event about an incarnation that has ended is ignored and counted.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+from pointsman.core.decision import Decision
+from pointsman.core.errors import FailureKind, Reason
+from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
+from pointsman.core.request import Outcome, Request
+
+# --- events: requests -------------------------------------------------------------------
+
+
+class Arrived(msgspec.Struct, frozen=True, gc=False):
+    """A client's request. Answered by exactly one of Placed, Held or Refused."""
+
+    request: Request
+
+
+class Started(msgspec.Struct, frozen=True, gc=False):
+    """The first byte of the node's answer is there: its prefill is over."""
+
+    request_id: RequestId
+
+
+class Failed(msgspec.Struct, frozen=True, gc=False):
+    """The attempt on the placed node ended before its first byte.
+
+    Answered by Placed (another node, inside the retry budget) or Refused. Never held: the
+    gateway still has the node's own answer in hand and would pass that on.
+    """
+
+    request_id: RequestId
+    kind: FailureKind
+
+
+class Settled(msgspec.Struct, frozen=True, gc=False):
+    """The request is over, whichever way. From any state; a second one changes nothing."""
+
+    request_id: RequestId
+    outcome: Outcome
+
+
+# --- events: nodes ----------------------------------------------------------------------
+
+
+class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A node as configured. `models` fixes what it serves; empty asks the engine itself.
+
+    `concurrency_max` bounds its requests in flight, None takes the engine's or the default.
+    """
+
+    name: NodeName
+    url: str
+    models: tuple[ModelName, ...] = ()
+    pool: str = "default"
+    zone: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    concurrency_max: int | None = None
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    """A model or adapter that a node serves. `parent` is an adapter's base model."""
+
+    name: ModelName
+    context_tokens_max: int | None = None
+    parent: ModelName | None = None
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine says of itself; None is unknown, never zero.
+
+    `kv_blocks` of `block_tokens` tokens each is its KV capacity.
+    """
+
+    kind: str = "unknown"
+    version: str = ""
+    models: tuple[ModelCard, ...] = ()
+    block_tokens: int | None = None
+    kv_blocks: int | None = None
+
+
+class NodeSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One scrape of an engine's load; None is missing, never zero.
+
+    `kv_usage` is the fraction of KV blocks held by requests. Counters are totals since the
+    engine's start.
+    """
+
+    running: int | None = None
+    waiting: int | None = None
+    kv_usage: float | None = None
+    prefix_queries: float | None = None
+    prefix_hits: float | None = None
+    preemptions: float | None = None
+
+
+class NodeJoined(msgspec.Struct, frozen=True):
+    """A node is new, or its engine restarted: a fresh incarnation, answered by `Admitted`."""
+
+    spec: NodeSpec
+
+
+class NodeLeft(msgspec.Struct, frozen=True):
+    """The node is gone for good; its leases are void and the index forgets it."""
+
+    node_id: NodeId
+
+
+class NodeDescribed(msgspec.Struct, frozen=True):
+    """Facts learned by probing. The first one makes a joining node ready."""
+
+    node_id: NodeId
+    facts: NodeFacts
+
+
+class NodeReported(msgspec.Struct, frozen=True):
+    """Signals scraped from the node, true at `at_s`."""
+
+    node_id: NodeId
+    at_s: float
+    signals: NodeSignals
+
+
+class NodeProbed(msgspec.Struct, frozen=True):
+    """The outcome of a health probe. `detail` says what failed, for people."""
+
+    node_id: NodeId
+    healthy: bool
+    detail: str = ""
+
+
+class NodeDraining(msgspec.Struct, frozen=True):
+    """Take the node out of rotation, or back into it; what runs on it finishes."""
+
+    node_id: NodeId
+    draining: bool
+
+
+# --- events: engine caches --------------------------------------------------------------
+
+
+EngineHash = int | bytes
+"""A block hash of the engine's own making: opaque, compared only with its like."""
+
+
+class BlockStored(msgspec.Struct, frozen=True, gc=False):
+    """The engine cached blocks: `token_ids` cut in `block_tokens`, after `parent`."""
+
+    hashes: Sequence[EngineHash]
+    parent: EngineHash | None
+    token_ids: Sequence[int]
+    block_tokens: int
+    lora_name: str | None = None
+    extra_keys: Sequence[Sequence[object] | None] | None = None
+    medium: str | None = None
+
+
+class BlockRemoved(msgspec.Struct, frozen=True, gc=False):
+    """The engine evicted these blocks."""
+
+    hashes: Sequence[EngineHash]
+    medium: str | None = None
+
+
+class AllBlocksCleared(msgspec.Struct, frozen=True, gc=False):
+    """The engine dropped its whole cache."""
+
+
+CacheChange = BlockStored | BlockRemoved | AllBlocksCleared
+
+
+class CacheChanged(msgspec.Struct, frozen=True, gc=False):
+    """One message of an engine's KV event stream, in order."""
+
+    node_id: NodeId
+    changes: Sequence[CacheChange]
+
+
+class IndexTrust(StrEnum):
+    """How far the index may be believed about a node."""
+
+    HISTORY = "history"  # no events: credited by our own placements
+    EXACT = "exact"  # every event since the engine's start, or since a clear
+    DEGRADED = "degraded"  # events were lost; what is there may be stale or missing
+
+
+class IndexTrusted(msgspec.Struct, frozen=True):
+    """The event stream of a node is in sync, or no longer is."""
+
+    node_id: NodeId
+    trust: IndexTrust
+
+
+# --- events: the rest -------------------------------------------------------------------
+
+
+class PolicyChosen(msgspec.Struct, frozen=True):
+    """Place by another policy from here on. The name is in the catalog."""
+
+    policy: str
+
+
+class Tick(msgspec.Struct, frozen=True, gc=False):
+    """Time has passed: deadlines and leases expire."""
+
+
+Event = (
+    Arrived
+    | Started
+    | Failed
+    | Settled
+    | NodeJoined
+    | NodeLeft
+    | NodeDescribed
+    | NodeReported
+    | NodeProbed
+    | NodeDraining
+    | CacheChanged
+    | IndexTrusted
+    | PolicyChosen
+    | Tick
+)
+
+# --- effects ----------------------------------------------------------------------------
+
+
+class Placed(msgspec.Struct, frozen=True, gc=False):
+    """Send the request to this node. The lease stands until `Failed` or `Settled`."""
+
+    request_id: RequestId
+    node_id: NodeId
+    node: NodeName
+    url: str
+    decision: Decision
+
+
+class Held(msgspec.Struct, frozen=True, gc=False):
+    """Wait: Placed or Refused follows. `position` counts from 1."""
+
+    request_id: RequestId
+    position: int
+    decision: Decision
+
+
+class Refused(msgspec.Struct, frozen=True, gc=False):
+    """Tell the client no. `detail` names what was asked for and the remedy."""
+
+    request_id: RequestId
+    reason: Reason
+    retry_after_s: float | None
+    detail: str
+    decision: Decision
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """The incarnation that the node's events are to name from here on."""
+
+    name: NodeName
+    node_id: NodeId
+
+
+class Left(msgspec.Struct, frozen=True):
+    """The incarnation has ended: close its connections, stop collecting from it."""
+
+    name: NodeName
+    node_id: NodeId
+
+
+Verdict = Placed | Held | Refused
+Effect = Placed | Held | Refused | Admitted | Left

@@ -1,0 +1,73 @@
+"""Every bound of the core with its reason. Shells have their own beside their code."""
+
+PRIORITY_HIGH = 10
+PRIORITY_NORMAL = 0
+PRIORITY_LOW = -10
+"""Larger is more urgent. The distance leaves room for integers between the names."""
+
+PRIORITY_MAX = 100
+"""Priorities are clamped to ±100: beyond it an order is a mistake, not a wish."""
+
+ATTEMPTS_MAX = 2
+"""Nodes that one request may fail on. A third try helps nobody: two failures of the same
+request are more likely the request's fault than the nodes' (a poison request)."""
+
+BUSY_ATTEMPTS_MAX = 3
+"""Nodes that may answer "busy" to one request before the client is told. Each is asked once."""
+
+RETRY_BUDGET_RATIO = 0.2
+"""Retries allowed as a share of first attempts: a cluster in trouble gets at most 1.2 times
+its load (the value of Finagle's and Envoy's retry budgets)."""
+
+RETRY_BUDGET_MIN = 10
+"""Retries that are always in the budget, so that a quiet cluster can retry at all."""
+
+QUEUE_LENGTH_MAX = 4_096
+"""Requests held centrally. At 10 ms of service a request this is 40 s of work for one node."""
+
+QUEUE_TIMEOUT_S = 30.0
+"""A held request is refused after this long; a client that waits longer has given up."""
+
+RESERVATION_TTL_S = 600.0
+"""A lease that nobody commits is taken back: longer than the slowest first token allowed."""
+
+LEASE_TTL_S = 7_200.0
+"""A committed lease that nobody releases is taken back: longer than the longest stream."""
+
+FOOTPRINT_SAFETY = 1.1
+"""KV blocks reserved over the estimate (MISSION D1): lengths are predictions."""
+
+NODE_CONCURRENCY_MAX = 256
+"""Requests in flight on one node when its own limit is unknown: vLLM's default max_num_seqs."""
+
+NODES_MAX = 4_096
+"""Nodes in a cluster: masks in the prefix index stay under 512 bytes."""
+
+SESSIONS_MAX = 100_000
+"""Sessions remembered for affinity; the least recently used is forgotten first."""
+
+CANDIDATES_MAX = 64
+"""Candidates that are costed in full. Above it, the holders of the longest prefixes and the
+least loaded of the rest stand for all: the others cannot win and would cost over 1 ms."""
+
+DECISION_ROWS_MAX = 8
+"""Candidates kept in a decision record; a dry run shows all of them."""
+
+PROBE_FAILURES_MAX = 3
+"""Failed probes in a row before a node is down: one slow answer is not a death."""
+
+PROBE_SUCCESSES_MIN = 2
+"""Good probes in a row before a node that was down is ready again: no flapping."""
+
+PASSIVE_FAILURES_MAX = 3
+"""Requests in a row that could not reach a node before it is down, probes or not."""
+
+SIGNAL_AGE_MAX_S = 10.0
+"""A polled signal older than this corrects nothing: own counts stand alone."""
+
+INDEX_BYTES_MAX = 512 * 1024 * 1024
+"""The prefix index's hard cap: about 4 million blocks."""
+
+TEXT_BLOCK_BYTES = 256
+"""Prompt bytes a block where no tokens are known: about 64 tokens, four of vLLM's default
+blocks. Smaller blocks cost hashing time, larger ones lose a longer tail of each hit."""

@@ -1,0 +1,49 @@
+"""What routing knows of one request."""
+
+import msgspec
+
+from pointsman.core.blocks import Prompt
+from pointsman.core.errors import EndCause
+from pointsman.core.ids import ModelName, RequestId
+from pointsman.core.limits import PRIORITY_NORMAL, QUEUE_TIMEOUT_S
+
+
+class Request(msgspec.Struct, frozen=True, gc=False):
+    """A request as the scheduler sees it: no body, no socket.
+
+    `max_output_tokens` is the client's bound, 0 where the endpoint generates nothing.
+    `session` is an affinity key, `tenant` the payer; `pool`, `zone` and `labels` are hard
+    constraints. `hold_s` bounds the time in the central queue.
+    """
+
+    id: RequestId
+    model: ModelName
+    prompt: Prompt
+    max_output_tokens: int | None = None
+    priority: int = PRIORITY_NORMAL
+    tenant: str = ""
+    session: str | None = None
+    pool: str | None = None
+    zone: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    slo_ttft_s: float | None = None
+    hold_s: float = QUEUE_TIMEOUT_S
+
+
+class Outcome(msgspec.Struct, frozen=True, gc=False):
+    """What came of a placed request, reported once when it settles.
+
+    Token counts are the engine's own (`usage`), None where it gave none; `streamed_tokens`
+    is what the relay counted. `ttft_s` runs from dispatch to the node to the answer's first
+    body byte, `decode_s` from there to the end.
+    """
+
+    end: EndCause
+    streamed: bool = False
+    ttft_s: float | None = None
+    decode_s: float | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    streamed_tokens: int = 0
+    status: int | None = None

@@ -1,0 +1,49 @@
+"""Interfaces between shells that must not import each other; each has two implementations.
+
+A port's docstring is its contract: both sides are tested against it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from pointsman.core.decision import Decision
+from pointsman.core.errors import FailureKind
+from pointsman.core.events import ModelCard, Verdict
+from pointsman.core.ids import RequestId
+from pointsman.core.request import Outcome, Request
+
+VerdictSink = Callable[[Verdict], None]
+"""Told each verdict about one request, on the thread that owns the placer. May be called
+before the call that caused it returns. After Held, Placed or Refused follows."""
+
+
+class Placer(Protocol):
+    """The gateway's view of the scheduler: in this process, or behind the control protocol.
+
+    For each request: `arrive` once; then, after each Placed, `failed` (answered by a new
+    verdict) or `started` and later `settle`. `settle` is due exactly once after `arrive`
+    unless the last verdict was Refused, also while the request is held; a second one is
+    harmless. No call blocks or raises for a request's sake.
+    """
+
+    def arrive(self, request: Request, on_verdict: VerdictSink) -> None: ...
+
+    def started(self, request_id: RequestId) -> None: ...
+
+    def failed(self, request_id: RequestId, kind: FailureKind) -> None: ...
+
+    def settle(self, request_id: RequestId, outcome: Outcome) -> None: ...
+
+    def models(self) -> Sequence[ModelCard]:
+        """What the cluster serves, each name once, from the registry: no node is asked."""
+        ...
+
+    def ready(self) -> bool:
+        """Whether at least one node can take a request."""
+        ...
+
+
+class DecisionSink(Protocol):
+    """Keeps or forwards decision records; bounded, and never slows the decision down."""
+
+    def record(self, decision: Decision) -> None: ...
