@@ -1,0 +1,263 @@
+"""Who may import whom: the direction between packages, purity, the reading order of the core."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.tidy.source_tree import PACKAGE, calls, dotted, module_name, name_of, python_files, tree
+
+LOWEST = frozenset({"core"})
+LOW = LOWEST | {"wire", "ports"}
+ADAPTERS = frozenset({"store", "engines", "telemetry"})
+SHELL = LOW | ADAPTERS
+SHELLS = frozenset(
+    {"gateway", "control", "agent", "extproc", "sim", "loadgen", "report", "dashboard"}
+)
+
+# What each package may import of the others: below it, never beside it.
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "core": frozenset(),
+    "wire": LOWEST,
+    "ports": LOWEST | {"wire"},
+    "traffic": LOWEST,
+    "planner": LOWEST,
+    "store": LOW,
+    "engines": LOW,
+    "telemetry": LOW,
+    "gateway": SHELL,
+    "control": SHELL,
+    "agent": SHELL,
+    "extproc": SHELL,
+    "dashboard": SHELL,
+    "sim": SHELL | {"traffic", "planner"},
+    "loadgen": SHELL | {"traffic"},
+    "report": SHELL | {"traffic"},
+    "config": LOW,
+    "cli": SHELL | SHELLS | {"traffic", "planner", "config"},
+}
+
+PURE_PACKAGES = frozenset({"core", "wire", "traffic", "planner"})
+PURE_MODULES = frozenset({"engines.compute_model"})
+
+# Without clock, I/O, environment or thread. A module is added here only if that is true of it.
+PURE_STDLIB = """
+__future__ abc array base64 binascii bisect codecs collections contextlib copy dataclasses decimal
+enum fractions functools hashlib heapq itertools json math numbers operator random re statistics
+string struct types typing unicodedata urllib.parse zlib
+"""
+PURE_THIRD_PARTY = frozenset({"msgspec", "numpy", "xxhash"})
+READERS_STDLIB = "csv gzip io pathlib"  # trace files, read by `traffic`
+PURE_BUILTINS_BANNED = frozenset({"open", "print", "input", "exec", "eval", "__import__"})
+
+
+class Import(NamedTuple):
+    line: int
+    target: str  # the full dotted name, e.g. pointsman.core.ids or random.Random
+
+
+def test_imports_go_one_way() -> None:
+    assert [
+        f"{name_of(path)}:{line}: {importer} must not import {imported}"
+        for path in python_files()
+        for line, imported in _packages_imported(path)
+        if imported not in MAY_IMPORT.get(importer := _package(module_name(path)), frozenset())
+    ] == []
+
+
+def test_every_package_has_a_place_in_the_direction() -> None:
+    packages = {_package(module_name(path)) for path in python_files()} - {"", "__main__"}
+    assert sorted(packages - set(MAY_IMPORT)) == [], (
+        "a new package needs a row in MAY_IMPORT of tests/tidy/test_imports.py"
+    )
+
+
+def test_shells_never_import_each_other() -> None:
+    for shell in SHELLS:
+        assert not MAY_IMPORT[shell] & (SHELLS | {"cli"}), shell
+
+
+@pytest.mark.parametrize("path", [p for p in python_files() if module_name(p)], ids=module_name)
+def test_pure_code_is_pure(path: Path) -> None:
+    name = module_name(path)
+    if _package(name) not in PURE_PACKAGES and name not in PURE_MODULES:
+        return
+    may_read = _package(name) == "traffic"
+    stdlib = frozenset((PURE_STDLIB + (READERS_STDLIB if may_read else "")).split())
+    assert [
+        f"{name_of(path)}:{line}: {target} has no place in pure code"
+        for line, target in _imports(path)
+        if not _is_pure(target, stdlib)
+    ] == []
+    assert [
+        f"{name_of(path)}:{line}: {called}(): {why}"
+        for line, called, node in calls(path)
+        if (why := _impurity(called, node, may_read=may_read))
+    ] == []
+
+
+def test_core_is_read_top_down() -> None:
+    order = reading_order()
+    wrong = []
+    for path in python_files(PACKAGE / "core"):
+        place = _place_in_core(path)
+        if place is None:
+            continue
+        assert place in order, (
+            f"{name_of(path)}: a new core file needs a place in the reading order, "
+            f"which is the list in the docstring of core/__init__.py"
+        )
+        for line, target in _core_targets(path):
+            assert target in order, f"{name_of(path)}:{line}: no such core file: {target}"
+            if order.index(target) < order.index(place):
+                wrong.append(f"{name_of(path)}:{line}: {place} is read after {target}")
+    assert wrong == [], "a core file imports only from files below it in core/__init__.py's list"
+
+
+def test_the_reading_order_names_files_that_exist() -> None:
+    places = {_place_in_core(path) for path in python_files(PACKAGE / "core")}
+    assert [place for place in reading_order() if place not in places] == []
+
+
+def test_no_import_cycles() -> None:
+    graph = {module_name(path): set(_modules_imported(path)) for path in python_files()}
+    assert _cycle(graph) is None
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["asyncio", "socket.socket", "time.monotonic", "logging", "os.environ", "datetime.datetime"]
+    + ["random.choice", "threading", "aiohttp.web", "uvloop", "zmq", "urllib.request", "pathlib"],
+)
+def test_what_waits_or_looks_around_is_impure(target: str) -> None:
+    assert not _is_pure(target, frozenset(PURE_STDLIB.split()))
+
+
+@pytest.mark.parametrize(
+    "call", ["random.random()", "random.Random()", "hash(x)", "open(x)", "np.random.default_rng()"]
+)
+def test_impure_calls_are_seen(call: str) -> None:
+    node = ast.parse(call, mode="eval").body
+    assert isinstance(node, ast.Call)
+    assert _impurity(dotted(node.func), node, may_read=False)
+
+
+def test_cycles_are_seen() -> None:
+    assert _cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
+    assert _cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) is None
+
+
+def reading_order() -> list[str]:
+    """The names in the indented list of `core/__init__.py`'s docstring, top-down."""
+    docstring = ast.get_docstring(tree(PACKAGE / "core" / "__init__.py"))
+    assert docstring is not None
+    order = re.findall(r"^    ([a-z_]+)/? ", docstring, re.MULTILINE)
+    assert len(order) == len(set(order)) > 1, order
+    return order
+
+
+def _packages_imported(path: Path) -> Iterator[tuple[int, str]]:
+    own = _package(module_name(path))
+    for line, target in _imports(path):
+        head, _, rest = target.partition(".")
+        package = _package(rest)
+        if head == "pointsman" and package not in ("", own) and _is_module(package):
+            yield line, package
+
+
+def _is_module(name: str) -> bool:
+    return (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file()
+
+
+def _core_targets(path: Path) -> Iterator[tuple[int, str]]:
+    for line, target in _imports(path):
+        parts = target.split(".")
+        if parts[:2] == ["pointsman", "core"] and len(parts) > 2:
+            yield line, parts[2]
+
+
+def _place_in_core(path: Path) -> str | None:
+    """The file's name in the reading order; a folder's files share the folder's place."""
+    parts = module_name(path).split(".")
+    return parts[1] if len(parts) > 1 else None
+
+
+def _modules_imported(path: Path) -> Iterator[str]:
+    known = {module_name(other) for other in python_files()}
+    for _, target in _imports(path):
+        if target.startswith("pointsman."):
+            name = target.removeprefix("pointsman.")
+            found = name if name in known else name.rpartition(".")[0]
+            if found in known and found != module_name(path):
+                yield found
+
+
+def _imports(path: Path) -> Iterator[Import]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (Import(node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute_base(node, path)
+            yield from (Import(node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def _absolute_base(node: ast.ImportFrom, path: Path) -> str:
+    if node.level == 0:
+        assert node.module is not None
+        return node.module
+    package = path.parent.relative_to(PACKAGE.parent).parts
+    above = package[: len(package) - node.level + 1]
+    return ".".join([*above, *([node.module] if node.module else [])])
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _is_pure(target: str, stdlib: frozenset[str]) -> bool:
+    head = target.partition(".")[0]
+    if head == "pointsman":
+        return True  # the direction between packages is another test's matter
+    if head == "random":
+        return target in ("random", "random.Random")
+    return (
+        head in PURE_THIRD_PARTY
+        or head in stdlib
+        or any(target == name or target.startswith(f"{name}.") for name in stdlib)
+    )
+
+
+def _impurity(called: str, node: ast.Call, *, may_read: bool) -> str:
+    """Why this call makes its module impure; empty if it does not."""
+    if called == "random.Random" and not node.args:
+        return "seeds itself from the system: pass a seed"
+    if called.startswith("random.") and called != "random.Random":
+        return "the global generator: take a random.Random from the caller"
+    if called.startswith(("numpy.random.", "np.random.")):
+        return "" if node.args else "a global or unseeded generator: pass a seed"
+    if called == "hash":
+        return "differs between processes for strings: use xxhash"
+    if called in PURE_BUILTINS_BANNED and not (called == "open" and may_read):
+        return "I/O"
+    return ""
+
+
+def _cycle(graph: dict[str, set[str]]) -> list[str] | None:
+    """One cycle of `graph` as the list of its modules, or None."""
+    done: set[str] = set()
+
+    def visit(module: str, trail: list[str]) -> list[str] | None:
+        if module in trail:
+            return trail[trail.index(module) :]
+        if module in done:
+            return None
+        for target in sorted(graph[module]):
+            if found := visit(target, [*trail, module]):
+                return found
+        done.add(module)
+        return None
+
+    return next((found for module in graph if (found := visit(module, []))), None)

@@ -1,0 +1,223 @@
+"""Style that a machine can hold: lengths, banned calls, leftovers, docstrings, links, hosts."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.tidy.source_tree import (
+    PACKAGE,
+    ROOT,
+    calls,
+    dotted,
+    module_name,
+    name_of,
+    project_files,
+    python_files,
+    tree,
+)
+
+FUNCTION_LINES_MAX = 70  # what fits on one screen
+FILE_LINES_MAX = 400
+
+# Ratchets: what is over a limit, with its size. An entry may shrink or go, never grow.
+LONG_FUNCTIONS: dict[str, int] = {}
+LONG_FILES: dict[str, int] = {}
+
+BANNED_CALLS = {
+    "asyncio.create_task": "use a TaskGroup, which awaits what it starts",
+    "asyncio.ensure_future": "use a TaskGroup, which awaits what it starts",
+    "asyncio.get_event_loop": "use asyncio.get_running_loop",
+    "time.sleep": "blocks the loop; use asyncio.sleep",
+    "os.system": "use asyncio.create_subprocess_exec",
+}
+TIME_IS_GIVEN = {"time.time", "time.monotonic", "time.perf_counter", "datetime.now"}
+
+LEFTOVERS = re.compile(r"\b(TO[D]O|FIX[M]E|XX[X]|HAC[K])\b")  # does not match itself
+HOSTS = re.compile(  # does not match itself
+    r"pypi[.]org|pythonhosted[.]org|registry[.]npmjs|crates[.]io|deb[.]debian[.]org"
+    r"|proxy[.]golang|--(?:extra-)?index-url|--find-link[s]"
+)
+MARKDOWN_FENCE = re.compile(r"^(```+|~~~+).*?^\1", re.MULTILINE | re.DOTALL)
+MARKDOWN_LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)[^)]*\)")
+MARKDOWN_HEADING = re.compile(r"^#+ +(.+?) *#*$", re.MULTILINE)
+
+type_of_function = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def test_functions_fit_on_a_screen() -> None:
+    assert [
+        f"{key} has {lines} lines, {allowed} are allowed: split it"
+        for path in project_files(".py")
+        for key, lines in _function_lengths(path)
+        if lines > (allowed := LONG_FUNCTIONS.get(key, FUNCTION_LINES_MAX))
+    ] == []
+
+
+def test_files_are_short() -> None:
+    assert [
+        f"{name_of(path)} has {lines} lines, {allowed} are allowed: split it by noun"
+        for path in python_files()
+        if (lines := path.read_text().count("\n"))
+        > (allowed := LONG_FILES.get(name_of(path), FILE_LINES_MAX))
+    ] == []
+
+
+def test_ratchets_hold_only_what_is_still_long() -> None:
+    lengths = {key: n for path in project_files(".py") for key, n in _function_lengths(path)}
+    assert all(lengths.get(key, 0) == allowed for key, allowed in LONG_FUNCTIONS.items())
+    for name, allowed in LONG_FILES.items():
+        assert (ROOT / name).read_text().count("\n") == allowed > FILE_LINES_MAX
+
+
+def test_banned_calls() -> None:
+    assert [
+        f"{name_of(path)}:{line}: {called}(): {BANNED_CALLS[called]}"
+        for path in python_files()
+        for line, called, _ in calls(path)
+        if called in BANNED_CALLS
+    ] == []
+
+
+def test_core_is_told_the_time() -> None:
+    assert [
+        f"{name_of(path)}:{line}: {called}(): take now_s from the caller"
+        for path in python_files(PACKAGE / "core")
+        for line, called, _ in calls(path)
+        if called in TIME_IS_GIVEN
+    ] == []
+
+
+def test_only_the_command_line_prints() -> None:
+    assert [
+        f"{name_of(path)}:{line}: print(): log it, or return it to cli/"
+        for path in python_files()
+        for line, called, _ in calls(path)
+        if called == "print" and not module_name(path).startswith("cli")
+    ] == []
+
+
+def test_sets_are_never_iterated_in_pure_code() -> None:
+    pure = [path for name in ("core", "wire", "traffic") for path in python_files(PACKAGE / name)]
+    assert [
+        f"{name_of(path)}:{line}: a set has no order: iterate a sorted list or a dict"
+        for path in pure
+        for line, iterated in _iterated(path)
+        if isinstance(iterated, ast.Set | ast.SetComp)
+        or (isinstance(iterated, ast.Call) and dotted(iterated.func) in ("set", "frozenset"))
+    ] == []
+
+
+def test_nothing_is_left_over() -> None:
+    assert [
+        f"{name_of(path)}:{number}: {line.strip()}"
+        for path in _text_files()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if LEFTOVERS.search(line)
+    ] == []
+
+
+def test_no_registry_host_is_named() -> None:
+    assert [
+        f"{name_of(path)}:{number}: {line.strip()}"
+        for path in _text_files()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if HOSTS.search(line)
+    ] == []
+
+
+def test_checks_check_something() -> None:
+    assert [
+        f"{name_of(path)}:{method.lineno}: {owner.name}.check() is empty"
+        for path in python_files()
+        for owner in ast.walk(tree(path))
+        if isinstance(owner, ast.ClassDef) and "Protocol" not in map(dotted, owner.bases)
+        for method in owner.body
+        if isinstance(method, type_of_function) and method.name == "check" and _is_empty(method)
+    ] == []
+
+
+def test_packages_explain_themselves() -> None:
+    folders = sorted({path.parent for path in python_files()})
+    assert [
+        f"{name_of(folder)}: __init__.py with a docstring: purpose, reading order, ownership, "
+        "what it must not import"
+        for folder in folders
+        if not (init := folder / "__init__.py").is_file() or not ast.get_docstring(tree(init))
+    ] == []
+
+
+def test_core_is_documented() -> None:
+    assert [
+        missing for path in python_files(PACKAGE / "core") for missing in _undocumented(path)
+    ] == []
+
+
+def test_links_in_documents_lead_somewhere() -> None:
+    assert [
+        f"{name_of(document)}: {target}"
+        for document in project_files(".md")
+        for target in _links(document)
+        if not _leads_somewhere(document, target)
+    ] == []
+
+
+def _function_lengths(path: Path) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, type_of_function):
+            assert node.end_lineno is not None
+            yield f"{name_of(path)}:{node.name}", node.end_lineno - node.lineno + 1
+
+
+def _iterated(path: Path) -> Iterator[tuple[int, ast.expr]]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.For | ast.comprehension):
+            yield node.iter.lineno, node.iter
+
+
+def _is_empty(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return all(
+        isinstance(statement, ast.Pass | ast.Return | ast.Raise)
+        or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
+        for statement in method.body
+    )
+
+
+def _undocumented(path: Path) -> Iterator[str]:
+    if not ast.get_docstring(tree(path)):
+        yield f"{name_of(path)} has no docstring"
+    for node in tree(path).body:
+        if (
+            isinstance(node, ast.ClassDef | ast.FunctionDef)
+            and not node.name.startswith("_")
+            and not ast.get_docstring(node)
+        ):
+            yield f"{name_of(path)}:{node.lineno}: {node.name} has no docstring"
+
+
+def _text_files() -> list[Path]:
+    return [
+        path
+        for path in project_files()
+        if path.suffix in {".py", ".md", ".toml", ".lock", ".txt", ".yaml", ".yml", ".sh", ".html"}
+        or path.name in {"Makefile", "run"}
+    ]
+
+
+def _links(document: Path) -> list[str]:
+    prose = MARKDOWN_FENCE.sub("", document.read_text())
+    return [link for link in MARKDOWN_LINK.findall(prose) if not re.match(r"[a-z]+:", link)]
+
+
+def _leads_somewhere(document: Path, link: str) -> bool:
+    target, _, anchor = link.partition("#")
+    file = (document.parent / target).resolve() if target else document
+    if not file.exists():
+        return False
+    return not anchor or file.suffix != ".md" or anchor in _anchors(file)
+
+
+def _anchors(document: Path) -> list[str]:
+    """The anchors of a document's headings, made as code hosts make them."""
+    headings = MARKDOWN_HEADING.findall(MARKDOWN_FENCE.sub("", document.read_text()))
+    return [re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings]
