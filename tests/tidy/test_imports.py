@@ -49,6 +49,10 @@ __future__ abc array base64 binascii bisect codecs collections contextlib copy d
 enum fractions functools hashlib heapq itertools json math numbers operator random re statistics
 string struct types typing unicodedata urllib.parse zlib
 """
+IMPURE = """
+asyncio socket.socket time.monotonic logging os.environ datetime.datetime random.choice threading
+aiohttp.web uvloop zmq urllib.request pathlib
+"""
 PURE_THIRD_PARTY = frozenset({"msgspec", "numpy", "xxhash"})
 READERS_STDLIB = "csv gzip io pathlib"  # trace files, read by `traffic`
 PURE_BUILTINS_BANNED = frozenset({"open", "print", "input", "exec", "eval", "__import__"})
@@ -127,11 +131,7 @@ def test_no_import_cycles() -> None:
     assert _cycle(graph) is None
 
 
-@pytest.mark.parametrize(
-    "target",
-    ["asyncio", "socket.socket", "time.monotonic", "logging", "os.environ", "datetime.datetime"]
-    + ["random.choice", "threading", "aiohttp.web", "uvloop", "zmq", "urllib.request", "pathlib"],
-)
+@pytest.mark.parametrize("target", IMPURE.split())
 def test_what_waits_or_looks_around_is_impure(target: str) -> None:
     assert not _is_pure(target, frozenset(PURE_STDLIB.split()))
 
