@@ -54,7 +54,7 @@ asyncio socket.socket time.monotonic logging os.environ datetime.datetime random
 aiohttp.web uvloop zmq urllib.request pathlib
 """
 PURE_THIRD_PARTY = frozenset({"msgspec", "numpy", "xxhash"})
-READERS_STDLIB = "csv gzip io pathlib"  # trace files, read by `traffic`
+READERS_STDLIB = "csv datetime gzip io pathlib"  # trace files, read by `traffic`
 PURE_BUILTINS_BANNED = frozenset({"open", "print", "input", "exec", "eval", "__import__"})
 
 
@@ -137,7 +137,15 @@ def test_what_waits_or_looks_around_is_impure(target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ["random.random()", "random.Random()", "hash(x)", "open(x)", "np.random.default_rng()"]
+    "call",
+    [
+        "random.random()",
+        "datetime.now()",
+        "random.Random()",
+        "hash(x)",
+        "open(x)",
+        "np.random.default_rng()",
+    ],
 )
 def test_impure_calls_are_seen(call: str) -> None:
     node = ast.parse(call, mode="eval").body
@@ -238,6 +246,8 @@ def _impurity(called: str, node: ast.Call, *, may_read: bool) -> str:
         return "the global generator: take a random.Random from the caller"
     if called.startswith(("numpy.random.", "np.random.")):
         return "" if node.args else "a global or unseeded generator: pass a seed"
+    if called.endswith((".now", ".utcnow", ".today")):
+        return "the clock: take now_s from the caller"
     if called == "hash":
         return "differs between processes for strings: use xxhash"
     if called in PURE_BUILTINS_BANNED and not (called == "open" and may_read):
