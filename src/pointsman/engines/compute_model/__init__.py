@@ -1,0 +1,43 @@
+"""A continuous-batching inference engine as pure arithmetic: no clock, no I/O, no randomness.
+
+Purpose: one model of an engine's compute for two drivers, the simulated engine over HTTP
+(engines/simulated) and a discrete-event simulation on virtual time. The driver asks for the next
+step (`plan`), lets its duration pass on a clock of its own, and completes it.
+
+Reading order: `batch` (the engine: admission, steps, preemption), `blocks` (the paged KV cache
+with its prefix cache), `profiles` (what a GPU and a model cost in seconds), `jobs` (the values).
+
+Ownership: `ComputeModel` owns every block and every sequence; a driver holds `Sequence` handles
+only to read them. Must not import anything of pointsman outside this package.
+"""
+
+from pointsman.engines.compute_model.batch import ComputeModel, Outcome, Step
+from pointsman.engines.compute_model.blocks import BlockPool
+from pointsman.engines.compute_model.jobs import (
+    CacheCleared,
+    CacheEvent,
+    Job,
+    Removed,
+    Sequence,
+    Stored,
+    chain_hashes,
+    root_hash,
+)
+from pointsman.engines.compute_model.profiles import PROFILES, Profile
+
+__all__ = [
+    "PROFILES",
+    "BlockPool",
+    "CacheCleared",
+    "CacheEvent",
+    "ComputeModel",
+    "Job",
+    "Outcome",
+    "Profile",
+    "Removed",
+    "Sequence",
+    "Step",
+    "Stored",
+    "chain_hashes",
+    "root_hash",
+]

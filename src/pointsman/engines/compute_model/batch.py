@@ -1,0 +1,322 @@
+"""The engine: continuous batching with chunked prefill over a paged KV cache, one step at a time.
+
+A driver's loop:
+
+    step = model.plan()          # None: nothing to run
+    ... step.duration_s passes on the driver's clock; jobs may be added and aborted meanwhile ...
+    outcome = model.complete()   # tokens, finished sequences, preemptions, cache events
+
+Order within a step, as in vLLM's scheduler: decodes first, then prefill chunks, then admissions,
+each in order of (priority, arrival), within the token budget. A sequence that gets no block
+preempts the last of that order by recompute: the victim's blocks are freed (its cached ones stay
+reusable) and it waits at its old place. A block is reusable as soon as its computation is planned,
+and its event leaves with the step's completion: both as in vLLM.
+"""
+
+from bisect import bisect_left, insort
+from itertools import pairwise
+
+import msgspec
+
+from pointsman.engines.compute_model.blocks import BlockPool
+from pointsman.engines.compute_model.jobs import CacheEvent, Job, Sequence, Stored
+from pointsman.engines.compute_model.profiles import Profile
+
+
+class Step(msgspec.Struct, frozen=True, gc=False):
+    """One planned forward pass. `duration_s` is at the profile's speed."""
+
+    duration_s: float
+    prefill_tokens: int
+    decode_tokens: int
+    kv_tokens: int
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a completed step brought.
+
+    Each of `advanced` has one more token (its first where `generated` is 1); those of them that are
+    done are also in `finished`. `events` are in the order in which they happened.
+    """
+
+    step: Step
+    advanced: list[Sequence]
+    finished: list[Sequence]
+    admitted: list[Sequence]
+    preempted: list[Sequence]
+    events: list[CacheEvent]
+
+
+class ComputeModel:
+    """All sequences and blocks of one engine. Same calls in the same order: same results."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.pool = BlockPool(profile.kv_blocks)
+        self.prefix_queries_tokens = 0
+        self.prefix_hits_tokens = 0
+        self.preemptions = 0
+        self._sequences: dict[str, Sequence] = {}
+        self._running: list[Sequence] = []  # sorted by key
+        self._waiting: list[Sequence] = []  # sorted by key
+        self._arrivals = 0
+        self._step: Step | None = None
+        self._sampling: list[Sequence] = []  # get a token when the step completes
+        self._admitted: list[Sequence] = []
+        self._preempted: list[Sequence] = []
+        self._refused: tuple[Sequence, int] | None = None  # head of the queue, free blocks then
+
+    def add(self, job: Job) -> Sequence:
+        """Queue a job. Raises ValueError when it could never run or its id is in use."""
+        if job.prompt_tokens < 1 or job.output_tokens < 1:
+            raise ValueError(f"job {job.id}: needs at least one prompt and one output token")
+        if job.prompt_tokens + job.output_tokens > self.profile.context_tokens:
+            raise ValueError(f"job {job.id}: longer than {self.profile.context_tokens} tokens")
+        if job.id in self._sequences:
+            raise ValueError(f"job {job.id} is already here")
+        sequence = Sequence(job, self._arrivals)
+        self._arrivals += 1
+        self._sequences[job.id] = sequence
+        insort(self._waiting, sequence, key=_key)
+        return sequence
+
+    def abort(self, job_id: str) -> bool:
+        """Drop a job wherever it is and free its blocks at once. False if it is not here."""
+        sequence = self._sequences.get(job_id)
+        if sequence is None:
+            return False
+        _remove(self._running if sequence.running else self._waiting, sequence)
+        self._retire(sequence)
+        return True
+
+    def plan(self) -> Step | None:
+        """Choose the next step's work and give its duration; None when there is nothing to do."""
+        assert self._step is None, "the planned step is not completed"
+        budget = self.profile.max_num_batched_tokens
+        decodes, kv_tokens, prefilling = self._plan_decodes()
+        prefill_tokens, attention = self._plan_prefills(prefilling, budget - decodes)
+        if not self._preempted:
+            more = self._admit(budget - decodes - prefill_tokens)
+            prefill_tokens += more[0]
+            attention += more[1]
+        if not decodes and not prefill_tokens:
+            assert not self._sequences, "sequences are here, but none can make progress"
+            return None
+        profile = self.profile
+        duration_s = (
+            profile.base_s
+            + profile.prefill_s_per_token * prefill_tokens
+            + profile.attention_s_per_token2 * attention
+            + profile.sequence_s * decodes
+            + profile.kv_token_s * kv_tokens
+        )
+        self._step = Step(duration_s, prefill_tokens, decodes, kv_tokens)
+        return self._step
+
+    def complete(self) -> Outcome:
+        """Let the planned step take effect."""
+        step = self._step
+        assert step is not None, "no step is planned"
+        advanced: list[Sequence] = []
+        finished: list[Sequence] = []
+        for sequence in self._sampling:
+            if not sequence.alive:  # aborted meanwhile
+                continue
+            sequence.generated += 1
+            sequence.target += 1
+            advanced.append(sequence)
+            if sequence.generated == sequence.job.output_tokens:
+                finished.append(sequence)
+        for sequence in finished:
+            _remove(self._running, sequence)
+            self._retire(sequence)
+        outcome = Outcome(
+            step, advanced, finished, self._admitted, self._preempted, self.pool.events
+        )
+        self._step = None
+        self._sampling, self._admitted, self._preempted = [], [], []
+        self.pool.events = []
+        return outcome
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def kv_usage(self) -> float:
+        """Fraction of the blocks that sequences hold, 0 to 1."""
+        return self.pool.used / self.pool.blocks
+
+    def clear_cache(self) -> bool:
+        """Forget the prefix cache; its event leaves with the next step. False while in use."""
+        return self.pool.clear()
+
+    def check(self) -> None:
+        """Assert that blocks and sequences are conserved."""
+        self.pool.check((s.named, s.anonymous) for s in self._running)
+        here = self._running + self._waiting
+        assert len(here) == len(self._sequences), "a sequence is lost or queued twice"
+        assert all(self._sequences[s.job.id] is s and s.alive for s in here)
+        assert all(s.running for s in self._running)
+        assert not any(s.running or s.blocks or s.named for s in self._waiting)
+        for queue in (self._running, self._waiting):
+            assert all(a.key < b.key for a, b in pairwise(queue))
+        size = self.profile.block_size
+        assert all(s.computed <= s.blocks * size for s in self._running), "KV outside its blocks"
+        assert len(self._running) <= self.profile.max_num_seqs
+
+    def _plan_decodes(self) -> tuple[int, int, list[Sequence]]:
+        """A token for each sequence that lacks just one; gives their number, KV and the others."""
+        size = self.profile.block_size
+        sampling = self._sampling
+        prefilling: list[Sequence] = []
+        kv_tokens = 0
+        # Victims come off this list's end, behind the one being looked at, or are that one.
+        for sequence in self._running:
+            computed = sequence.computed
+            if sequence.target - computed != 1:
+                prefilling.append(sequence)
+                continue
+            if computed == sequence.blocks * size and not self._grow(sequence, 1):
+                break
+            computed += 1
+            sequence.computed = computed
+            kv_tokens += computed
+            sampling.append(sequence)
+            if computed == sequence.blocks * size:
+                self._publish(sequence, sequence.blocks - 1, sequence.blocks)
+        return len(sampling), kv_tokens, prefilling
+
+    def _plan_prefills(self, prefilling: list[Sequence], budget: int) -> tuple[int, int]:
+        tokens = attention = 0
+        for sequence in prefilling:
+            if budget == tokens:
+                break
+            if sequence.running:
+                chunk = self._prefill(sequence, budget - tokens)
+                tokens += chunk
+                attention += chunk * (2 * sequence.computed - chunk)
+        return tokens, attention
+
+    def _admit(self, budget: int) -> tuple[int, int]:
+        """Start waiting sequences while their whole prompt fits into the free blocks."""
+        tokens = attention = 0
+        while self._waiting and budget > tokens and self.running < self.profile.max_num_seqs:
+            sequence = self._waiting[0]
+            if not self._fits(sequence):
+                break
+            del self._waiting[0]
+            sequence.running = True
+            insort(self._running, sequence, key=_key)
+            self._admitted.append(sequence)
+            chunk = self._prefill(sequence, budget - tokens)
+            tokens += chunk
+            attention += chunk * (2 * sequence.computed - chunk)
+        return tokens, attention
+
+    def _fits(self, sequence: Sequence) -> bool:
+        """Take the sequence's cached prefix if the rest of its prompt fits; else take nothing."""
+        pool, size = self.pool, self.profile.block_size
+        if self._refused is not None:
+            head, free = self._refused
+            if head is sequence and pool.free <= free:
+                return False
+        # One token at least is computed, for there is nothing else to sample from: a prompt that is
+        # cached in full computes its last block again.
+        hashes = sequence.job.hashes
+        hit = pool.match(hashes, (sequence.target - 1) // size)
+        wanted = -(-sequence.target // size) - hit
+        if wanted > pool.free - pool.idle_among(hashes[:hit]):
+            self._refused = (sequence, pool.free)
+            return False
+        self._refused = None
+        sequence.named = list(hashes[:hit])
+        pool.acquire(sequence.named)
+        sequence.blocks = hit
+        sequence.computed = hit * size
+        if sequence.cached is None:
+            sequence.cached = sequence.computed
+            self.prefix_queries_tokens += sequence.job.prompt_tokens
+            self.prefix_hits_tokens += sequence.computed
+        return True
+
+    def _prefill(self, sequence: Sequence, budget: int) -> int:
+        """Plan the sequence's next chunk; 0 when it gets no block in this step."""
+        size = self.profile.block_size
+        start = sequence.computed
+        end = min(sequence.target, start + budget)
+        wanted = -(-end // size) - sequence.blocks
+        if wanted > 0 and not self._grow(sequence, wanted):
+            return 0
+        sequence.computed = end
+        self._publish(sequence, start // size, end // size)
+        if end == sequence.target:
+            self._sampling.append(sequence)
+        return end - start
+
+    def _grow(self, sequence: Sequence, blocks: int) -> bool:
+        """Get blocks, preempting from the end of the order. False: the sequence itself was it.
+
+        A decode that is part of this step already is no victim: a prefill behind it waits instead.
+        """
+        while blocks > self.pool.free:
+            victim = self._running[-1]
+            if victim.computed == victim.target:
+                return False
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        self.pool.allocate(blocks)
+        sequence.blocks += blocks
+        return True
+
+    def _preempt(self, victim: Sequence) -> None:
+        del self._running[-1]
+        self._free(victim)
+        victim.computed = 0
+        victim.preemptions += 1
+        victim.running = False
+        self.preemptions += 1
+        self._preempted.append(victim)
+        insort(self._waiting, victim, key=_key)
+
+    def _publish(self, sequence: Sequence, first: int, last: int) -> None:
+        """Make the full blocks [first, last) of a sequence reusable, in runs without duplicates."""
+        hashes = sequence.job.hashes
+        run = first
+        for index in range(first, min(last, len(hashes))):
+            if self.pool.publish(hashes[index]):
+                sequence.named.append(hashes[index])
+            else:
+                self._note(sequence, run, index)
+                run = index + 1
+        self._note(sequence, run, min(last, len(hashes)))
+
+    def _note(self, sequence: Sequence, first: int, last: int) -> None:
+        if last > first:
+            self.pool.events.append(Stored(sequence.job, first, last - first))
+
+    def _retire(self, sequence: Sequence) -> None:
+        del self._sequences[sequence.job.id]
+        self._free(sequence)
+        sequence.running = False
+        sequence.alive = False
+
+    def _free(self, sequence: Sequence) -> None:
+        self.pool.release(sequence.named, sequence.anonymous)
+        sequence.named = []
+        sequence.blocks = 0
+
+
+def _key(sequence: Sequence) -> tuple[int, int]:
+    return sequence.key
+
+
+def _remove(queue: list[Sequence], sequence: Sequence) -> None:
+    index = bisect_left(queue, sequence.key, key=_key)
+    assert queue[index] is sequence, f"sequence {sequence.job.id} is not where its key says"
+    del queue[index]
