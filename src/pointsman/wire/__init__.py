@@ -1,0 +1,19 @@
+"""Pure codecs: bytes in, values out.
+
+Reading order:
+
+    endpoints       which path is which kind of request
+    openai          what routing needs of a request body; the shape of an error answer
+    canonical       a conversation as prefix-stable bytes
+    multipart       the model named in a form
+    usage           what an engine says it processed
+    sse             usage, errors and end of a relayed event stream
+    engine_events   vLLM's KV-cache events
+    engine_metrics  an engine's /metrics page
+
+Values are frozen and belong to whoever asked; `SseScanner` and `SequenceTracker` belong to
+the one stream they follow. Input is never trusted: it is bounded, and what cannot be read
+is an error with a name or a None, never a guess.
+
+No async, socket, file, clock or log. Imports only `core`'s vocabulary.
+"""

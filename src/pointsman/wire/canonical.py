@@ -1,0 +1,193 @@
+"""A conversation as bytes, such that turn n's bytes are a prefix of turn n+1's.
+
+Engines render tools first, then the messages in order; so do these bytes. Text is taken as
+decoded UTF-8, so that two spellings of one string (escaped or not, plain or as an array with
+one text part) are one. Marks are bytes that UTF-8 never contains: no text can imitate them.
+
+    front    F8 raw JSON            tools, functions, documents
+    message  FF role FE content     then, where present:
+             FD name  FC tool call  FB id of the call that is answered
+    content  text as it is; parts are joined by a newline, as vLLM joins them
+             FA digest              a part that is no text: image, audio, file
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Raw
+from xxhash import xxh3_128_hexdigest
+
+Content: TypeAlias = str | list[Raw] | None
+
+_MESSAGE = b"\xff"
+_CONTENT = b"\xfe"
+_NAME = b"\xfd"
+_CALL = b"\xfc"
+_ANSWERED = b"\xfb"
+_OPAQUE = b"\xfa"
+_FRONT = b"\xf8"
+_QUOTE = ord('"')
+
+_NOTHING = frozenset({b"", b"null", b"[]"})
+_TEXT_PARTS = frozenset({"text", "input_text", "output_text", None})
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """A chat message, of OpenAI's or Anthropic's kind."""
+
+    role: str
+    content: Content = None
+    name: str | None = None
+    tool_calls: Raw = Raw()
+    tool_call_id: str | None = None
+    function_call: Raw = Raw()
+
+
+class Item(msgspec.Struct, frozen=True, gc=False):
+    """An item of a Responses API input: a message, a tool call or its output, or others."""
+
+    type: str | None = None
+    role: str | None = None
+    content: Content = None
+    name: str | None = None
+    arguments: str | None = None
+    input: str | None = None
+    call_id: str | None = None
+    output: Content = None
+
+
+class _Part(msgspec.Struct, frozen=True, gc=False):
+    type: str | None = None
+    text: str | None = None
+    name: str | None = None
+    id: str | None = None
+    input: Raw = Raw()
+    tool_use_id: str | None = None
+    content: Content = None
+
+
+def conversation(front: Iterable[Raw], system: Content, messages: Sequence[Message]) -> bytes:
+    """Canonical bytes of a chat: front matter, system text where it is apart, messages.
+
+    Raises msgspec.DecodeError for a part whose text is not UTF-8.
+    """
+    out: list[bytes] = []
+    _put_front(out, front)
+    _put_system(out, system)
+    for message in messages:
+        _put_message(out, message)
+    return b"".join(out)
+
+
+def items_conversation(front: Iterable[Raw], system: Content, items: Content) -> bytes:
+    """Canonical bytes of a Responses API request. Raises as `conversation` does."""
+    out: list[bytes] = []
+    _put_front(out, front)
+    _put_system(out, system)
+    if isinstance(items, str):
+        out += (_MESSAGE, b"user", _CONTENT, items.encode())
+    elif items is not None:
+        for raw in items:
+            _put_item(out, raw)
+    return b"".join(out)
+
+
+def joined_content(contents: Iterable[Content]) -> bytes:
+    """Texts that are scored together (a query and its documents), each behind a mark."""
+    out: list[bytes] = []
+    for content in contents:
+        out.append(_CONTENT)
+        _put_content(out, content)
+    return b"".join(out)
+
+
+def _put_front(out: list[bytes], front: Iterable[Raw]) -> None:
+    for raw in front:
+        if (data := bytes(raw)) not in _NOTHING:
+            out += (_FRONT, data)
+
+
+def _put_system(out: list[bytes], system: Content) -> None:
+    if system is not None:
+        out += (_MESSAGE, b"system", _CONTENT)
+        _put_content(out, system)
+
+
+def _put_message(out: list[bytes], message: Message) -> None:
+    content = message.content
+    if isinstance(content, str):
+        out += (_MESSAGE, message.role.encode(), _CONTENT, content.encode())
+    else:
+        out += (_MESSAGE, message.role.encode(), _CONTENT)
+        _put_content(out, content)
+    if message.name is not None:
+        out += (_NAME, message.name.encode())
+    for raw in (message.tool_calls, message.function_call):
+        if (data := bytes(raw)) not in _NOTHING:
+            out += (_CALL, data)
+    if message.tool_call_id is not None:
+        out += (_ANSWERED, message.tool_call_id.encode())
+
+
+def _put_item(out: list[bytes], raw: Raw) -> None:
+    try:
+        item = _decode_item(raw)
+    except msgspec.ValidationError:
+        out += (_MESSAGE, _OPAQUE, _digest(raw))
+        return
+    if item.role is not None:
+        _put_message(out, Message(item.role, item.content))
+    elif item.output is not None:
+        out += (_MESSAGE, b"tool", _ANSWERED, (item.call_id or "").encode(), _CONTENT)
+        _put_content(out, item.output)
+    elif (call := item.arguments if item.arguments is not None else item.input) is not None:
+        out += (_MESSAGE, _CALL, (item.name or "").encode(), _CONTENT, call.encode())
+    else:
+        out += (_MESSAGE, _OPAQUE, _digest(raw))
+
+
+def _put_content(out: list[bytes], content: Content) -> None:
+    if isinstance(content, str):
+        out.append(content.encode())
+    elif content is not None:
+        for index, raw in enumerate(content):
+            if index:
+                out.append(b"\n")
+            _put_part(out, raw)
+
+
+def _put_part(out: list[bytes], raw: Raw) -> None:
+    if memoryview(raw)[0] == _QUOTE:
+        out.append(_decode_text(raw).encode())
+        return
+    try:
+        part = _decode_part(raw)
+    except msgspec.ValidationError:
+        out += (_OPAQUE, _digest(raw))
+        return
+    if part.text is not None and part.type in _TEXT_PARTS:
+        out.append(part.text.encode())
+    elif part.type == "tool_use":
+        out += (_CALL, (part.name or "").encode(), _CONTENT, bytes(part.input))
+    elif part.type == "tool_result":
+        out += (_ANSWERED, (part.tool_use_id or "").encode(), _CONTENT)
+        _put_content(out, part.content)
+    else:
+        out += (_OPAQUE, _digest(raw))
+
+
+def _digest(raw: Raw) -> bytes:
+    # Clients move Anthropic's cache_control from turn to turn; it is no part of the prompt.
+    data = bytes(raw)
+    if b'"cache_control"' in data and data.startswith(b"{"):
+        fields = _decode_fields(data)
+        fields.pop("cache_control", None)
+        data = b",".join(part for key, raw in fields.items() for part in (key.encode(), bytes(raw)))
+    return xxh3_128_hexdigest(data).encode()
+
+
+_decode_text = msgspec.json.Decoder(str).decode
+_decode_part = msgspec.json.Decoder(_Part).decode
+_decode_item = msgspec.json.Decoder(Item).decode
+_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode

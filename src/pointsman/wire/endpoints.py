@@ -1,0 +1,52 @@
+"""Which path is which kind of request, for every inference route of the engines we front."""
+
+from enum import StrEnum
+
+
+class Endpoint(StrEnum):
+    """Paths whose bodies are read in the same way."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    GENERATE = "generate"
+    EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
+    SCORE = "score"
+    TOKENIZE = "tokenize"
+    DETOKENIZE = "detokenize"
+    AUDIO = "audio"
+    OTHER = "other"
+
+
+def endpoint_of(path: str) -> Endpoint | None:
+    """The endpoint of a path without its query; None for a path no engine serves."""
+    return _ENDPOINTS.get(path)
+
+
+# TOKENIZE takes what is rendered or counted without generating; EMBEDDINGS all pooling.
+_PATHS: dict[Endpoint, str] = {
+    Endpoint.CHAT: "/v1/chat/completions /chat/completions",
+    Endpoint.COMPLETIONS: "/v1/completions /completions /completion /infill",
+    Endpoint.RESPONSES: "/v1/responses /responses",
+    Endpoint.MESSAGES: "/v1/messages",
+    Endpoint.GENERATE: "/inference/v1/generate /generate",
+    Endpoint.EMBEDDINGS: (
+        "/v1/embeddings /embeddings /embedding /v2/embed /pooling /classify /v1/classify "
+        "/v1/moderations /encode"
+    ),
+    Endpoint.RERANK: "/v1/rerank /rerank /v2/rerank /reranking /v1/reranking",
+    Endpoint.SCORE: "/v1/score /score",
+    Endpoint.TOKENIZE: (
+        "/tokenize /v1/tokenize /apply-template /v1/messages/count_tokens "
+        "/v1/chat/completions/render /v1/completions/render"
+    ),
+    Endpoint.DETOKENIZE: "/detokenize /v1/detokenize",
+    Endpoint.AUDIO: "/v1/audio/transcriptions /v1/audio/translations /v1/audio/speech",
+    Endpoint.OTHER: "/v1/images/generations /v1/images/edits /inference/v1/abort_requests",
+}
+
+_ENDPOINTS: dict[str, Endpoint] = {
+    path: endpoint for endpoint, paths in _PATHS.items() for path in paths.split()
+}

@@ -1,0 +1,86 @@
+"""What an engine says it processed, in any of the dialects it says it in."""
+
+import msgspec
+from msgspec import Raw
+
+
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """Token counts of one request. `prompt_tokens` includes those served from cache;
+    `cached_tokens` is None where the engine does not say."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int | None = None
+
+
+class _Details(msgspec.Struct, frozen=True, gc=False):
+    cached_tokens: int | None = None
+
+
+class UsageFields(msgspec.Struct, frozen=True, gc=False):
+    """A `usage` object as it is on the wire: OpenAI chat, Responses or Anthropic."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: _Details | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+    def over(self, earlier: "UsageFields | None") -> "UsageFields":
+        """These fields, and the earlier ones where these are silent.
+
+        Anthropic's streams give the input's counts at the start, the output's at the end.
+        """
+        if earlier is None or self.prompt_tokens is not None:
+            return self
+        changes = {
+            name: getattr(earlier, name)
+            for name in self.__struct_fields__
+            if getattr(self, name) is None
+        }
+        return msgspec.structs.replace(self, **changes)
+
+    def usage(self) -> Usage | None:
+        """The counts; None while those of the prompt are missing or any is negative."""
+        found = self._openai() or self._responses_or_anthropic()
+        if found is None:
+            return None
+        counts = (found.prompt_tokens, found.completion_tokens, found.cached_tokens or 0)
+        return found if min(counts) >= 0 else None
+
+    def _openai(self) -> Usage | None:
+        if self.prompt_tokens is None:
+            return None
+        details = self.prompt_tokens_details
+        cached = details.cached_tokens if details else None
+        return Usage(self.prompt_tokens, self.completion_tokens or 0, cached)
+
+    def _responses_or_anthropic(self) -> Usage | None:
+        if self.input_tokens is None:
+            return None
+        details = self.input_tokens_details
+        if details is not None:
+            return Usage(self.input_tokens, self.output_tokens or 0, details.cached_tokens)
+        # Anthropic's input_tokens leave out what was read from or written to the cache.
+        read, written = self.cache_read_input_tokens, self.cache_creation_input_tokens
+        prompt = self.input_tokens + (read or 0) + (written or 0)
+        return Usage(prompt, self.output_tokens or 0, read)
+
+
+class _Reply(msgspec.Struct, frozen=True, gc=False):
+    usage: Raw = Raw()
+
+
+def read_usage(json_body: bytes) -> Usage | None:
+    """The usage of an answer that is not streamed; None if it has none that can be read."""
+    try:
+        return _decode_usage(_decode_reply(json_body).usage).usage()
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+_decode_reply = msgspec.json.Decoder(_Reply).decode
+_decode_usage = msgspec.json.Decoder(UsageFields).decode
