@@ -53,10 +53,11 @@ soak: setup  ## the long tests
 bench: bench-micro bench-macro  ## all benchmarks
 
 bench-micro: setup  ## decision, index, hashing, ledger, relay: time per operation
-	@set -e; for bench in bench/micro*.py; do echo "$$bench"; $(BIN)/python "$$bench"; done
+	@set -e; for bench in $(wildcard bench/micro*.py); do \
+		echo "$$bench"; $(BIN)/python -m "bench.$$(basename "$$bench" .py)"; done
 
 bench-macro: setup $(PEERS_INSTALLED)  ## gateway CPU per request and per chunk, beside the peers
-	$(BIN)/python bench/macro.py
+	$(BIN)/python -m bench.macro
 
 lock: setup  ## resolve requirements.lock anew
 	$(BIN)/pip install $(PIP_FLAGS) pip-tools
