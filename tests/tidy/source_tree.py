@@ -2,9 +2,11 @@
 
 import ast
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "pointsman"
@@ -28,6 +30,12 @@ def python_files(folder: Path = PACKAGE) -> list[Path]:
 def tree(path: Path) -> ast.Module:
     """The syntax tree of `path`."""
     return ast.parse(path.read_text(), filename=str(path))
+
+
+def expect_none(offences: Iterable[str]) -> None:
+    """Fails with the whole list, one a line."""
+    if found := list(offences):
+        pytest.fail("\n".join(found), pytrace=False)
 
 
 def name_of(path: Path) -> str:
