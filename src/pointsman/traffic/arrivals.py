@@ -53,8 +53,8 @@ def spread_ticks(stamps_s: Sequence[float]) -> tuple[list[float], float | None]:
     """Spread stamps of a coarse clock evenly inside their tick.
 
     `stamps_s` must not decrease. Of k rows stamped t, row j moves to t + j / k of the tick, the
-    tick being the (lower) median gap between distinct stamps. Returns the new stamps and the tick, or the
-    same stamps and None where the clock is fine enough.
+    tick being the (lower) median gap between distinct stamps. Returns the new stamps and the tick,
+    or the same stamps and None where the clock is fine enough.
     """
     distinct = sorted(set(stamps_s))
     if len(distinct) < 2 or len(stamps_s) < TICK_ROWS_PER_STAMP_MIN * len(distinct):

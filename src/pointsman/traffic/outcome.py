@@ -4,8 +4,8 @@ from enum import StrEnum
 
 import msgspec
 
-CAUSE_LENGTH_MAX = 200
-"""A cause is a label in tables and JSON: long enough for an engine's message, not for a body."""
+DETAIL_LENGTH_MAX = 200
+"""Long enough for an engine's message, too short for a body."""
 
 
 class Outcome(StrEnum):
@@ -27,7 +27,8 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     `due_s` is when the request should have been sent and the origin of `ttft_s` and `e2e_s`: a
     client that lags behind does not hide the wait (no coordinated omission). `sent_s - due_s` is
-    the client's own lag. Counts are None where the engine did not report them.
+    the client's own lag. Counts are None where the engine did not report them. `cause` groups
+    errors; `detail` is the message of this one.
     """
 
     index: int
@@ -45,6 +46,7 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     cached_tokens: int | None = None
     http_status: int | None = None
     cause: str = ""
+    detail: str = ""
     node: str = ""
     request_id: str = ""
     session: str = ""
