@@ -56,7 +56,7 @@ PURE_BELOW = ("engines.compute_model.",)  # a module, or a package with all that
 PURE_STDLIB = """
 __future__ abc array base64 binascii bisect codecs collections contextlib copy dataclasses decimal
 enum fractions functools hashlib heapq itertools json math numbers operator random re statistics
-string struct types typing unicodedata urllib.parse zlib
+string struct sys types typing unicodedata urllib.parse zlib
 """
 IMPURE = """
 asyncio socket.socket time.monotonic logging os.environ datetime.datetime random.choice threading
@@ -262,6 +262,8 @@ def _impurity(called: str, node: ast.Call, *, may_read: bool) -> str:
         return "" if node.args else "a global or unseeded generator: pass a seed"
     if called.endswith((".now", ".utcnow", ".today")):
         return "the clock: take now_s from the caller"
+    if called.startswith("sys.") and called not in ("sys.getsizeof", "sys.intern"):
+        return "the process: take what it says from the caller"
     if called == "hash":
         return "differs between processes for strings: use xxhash"
     if called in PURE_BUILTINS_BANNED and not (called == "open" and may_read):
