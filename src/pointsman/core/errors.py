@@ -99,6 +99,17 @@ class FailureKind(StrEnum):
     BROKEN = "broken"  # not HTTP
 
 
+FAILURE_REASONS: dict[FailureKind, Reason] = {
+    FailureKind.UNREACHABLE: Reason.NODE_UNREACHABLE,
+    FailureKind.CLOSED: Reason.NODE_CLOSED,
+    FailureKind.TIMEOUT: Reason.FIRST_TOKEN_TIMEOUT,
+    FailureKind.BUSY: Reason.NODE_BUSY,
+    FailureKind.ERROR: Reason.NODE_BROKEN,
+    FailureKind.BROKEN: Reason.NODE_BROKEN,
+}
+"""What the client is told when an attempt failed and no other may be made."""
+
+
 class EndCause(StrEnum):
     """How a request ended, for logs, metrics and the ledger."""
 

@@ -25,6 +25,16 @@ RETRY_BUDGET_MIN = 10
 QUEUE_LENGTH_MAX = 4_096
 """Requests held centrally. At 10 ms of service a request this is 40 s of work for one node."""
 
+HELD_SCAN_MAX = 32
+"""Held requests that are tried in vain before a scan stops: one completion frees room for a
+few, and a scan is on the way of that completion."""
+
+FLIGHTS_MAX = 65_536
+"""Requests placed and not settled: more than the gateway has connections."""
+
+RETRY_AFTER_MAX_S = 60.0
+"""The longest wait a client is told: a cluster changes in a minute."""
+
 QUEUE_TIMEOUT_S = 30.0
 """A held request is refused after this long; a client that waits longer has given up."""
 

@@ -13,13 +13,15 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
     `max_output_tokens` is the client's bound, 0 where the endpoint generates nothing.
     `session` is an affinity key, `tenant` the payer; `pool`, `zone` and `labels` are hard
-    constraints. `hold_s` bounds the time in the central queue.
+    constraints. `stream` says whether the first byte will tell when its prefill is over.
+    `hold_s` bounds the time in the central queue.
     """
 
     id: RequestId
     model: ModelName
     prompt: Prompt
     max_output_tokens: int | None = None
+    stream: bool = True
     priority: int = PRIORITY_NORMAL
     tenant: str = ""
     session: str | None = None

@@ -1,0 +1,5 @@
+"""May it come in, and may it come again?
+
+`held` is the central queue: requests that no node can take at this moment. `retry_budget`
+bounds second attempts. Both belong to the scheduler, which alone changes them.
+"""

@@ -1,0 +1,351 @@
+"""The nodes: who they are, how they are, and what of ours runs on them.
+
+A node is an incarnation (`NodeId`): when its engine restarts, a new one takes the name over
+and what was booked on the old one stays with the old one. Health is counted here from
+probes and from requests that could not reach the node; shells only report.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from pointsman.core.blocks import TEXT_SCHEME, Prompt, Scheme, Unit
+from pointsman.core.calibration import PRIOR, Calibration, Speeds
+from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals, NodeSpec
+from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId, Slot
+from pointsman.core.limits import (
+    NODE_CONCURRENCY_MAX,
+    NODES_MAX,
+    PASSIVE_FAILURES_MAX,
+    PROBE_FAILURES_MAX,
+    PROBE_SUCCESSES_MIN,
+    SIGNAL_AGE_MAX_S,
+)
+
+BLOCK_TOKENS_DEFAULT = 16
+"""vLLM's block size on GPUs, until the engine says its own."""
+
+_REQUEST_LOAD_S = 0.05
+"""What a request in flight counts beside queued prefill seconds when nodes are only ranked
+by load: about the prefill of a short prompt."""
+
+_HIT_SAMPLES_MIN = 8
+_HIT_TRUST_MIN = 0.1
+_HIT_MEMORY = 0.9
+
+
+class Health(StrEnum):
+    """Whether a node may be given work. `JOINING` has not described itself yet."""
+
+    JOINING = "joining"
+    READY = "ready"
+    DOWN = "down"
+
+
+class Work:
+    """What one request adds to its node until it settles. Booked once, unbooked once."""
+
+    __slots__ = ("attention", "kv_tokens", "new_tokens", "output_tokens", "prefill_s")
+
+    def __init__(
+        self,
+        *,
+        new_tokens: int,
+        attention: float,
+        prefill_s: float,
+        kv_tokens: int,
+        output_tokens: int,
+    ) -> None:
+        self.new_tokens = new_tokens
+        self.attention = attention
+        self.prefill_s = prefill_s
+        self.kv_tokens = kv_tokens
+        self.output_tokens = output_tokens
+
+
+class Node:
+    """One incarnation of an engine. Only the scheduler changes it."""
+
+    def __init__(self, node_id: NodeId, slot: Slot, spec: NodeSpec) -> None:
+        self.id = node_id
+        self.slot = slot
+        self.spec = spec
+        self.name = spec.name
+        self.facts = NodeFacts()
+        self.health = Health.JOINING
+        self.health_detail = "not probed yet"
+        self.draining = False
+        self.trust = IndexTrust.HISTORY
+        self.token_scheme = Scheme(Unit.TOKENS, BLOCK_TOKENS_DEFAULT)
+        # Own work: exact, changed by placements and settlements.
+        self.inflight = 0
+        self.load_s = 0.0
+        self.placed_order = 0
+        self.queue_tokens = 0
+        self.queue_attention = 0.0
+        self.queue_s = 0.0
+        self.kv_tokens = 0
+        self.output_tokens = 0
+        self._prefills: dict[RequestId, Work] = {}
+        self._head_since_s = 0.0
+        # Polled: corrects, never leads.
+        self.signals = NodeSignals()
+        self.signals_at_s: float | None = None
+        self._foreign = 0
+        self._foreign_before = 0
+        # Learned.
+        self.calibration = Calibration(PRIOR)
+        self.predicted_tokens = 0
+        self.reported_tokens = 0
+        self._hit_trust = 1.0
+        self._hit_samples = 0
+        # Health counts.
+        self._probe_failures = 0
+        self._probe_successes = 0
+        self._passive_failures = 0
+
+    # --- what routing asks -------------------------------------------------------------
+
+    @property
+    def serving(self) -> bool:
+        return self.health is Health.READY and not self.draining
+
+    @property
+    def block_tokens(self) -> int:
+        return self.token_scheme.size
+
+    @property
+    def concurrency_max(self) -> int:
+        return self.spec.concurrency_max or NODE_CONCURRENCY_MAX
+
+    @property
+    def speeds(self) -> Speeds:
+        return self.calibration.speeds()
+
+    @property
+    def models(self) -> tuple[ModelCard, ...]:
+        """What it serves: as configured, else as it says."""
+        if self.spec.models:
+            return tuple(ModelCard(name=name) for name in self.spec.models)
+        return self.facts.models
+
+    @property
+    def cache_believed(self) -> bool:
+        """Whether predicted hits come true here at all; an engine may cache nothing."""
+        return self._hit_samples < _HIT_SAMPLES_MIN or self._hit_trust >= _HIT_TRUST_MIN
+
+    def scheme(self, prompt: Prompt) -> Scheme:
+        """How to cut `prompt` for this node: by its own blocks where token ids are known."""
+        return TEXT_SCHEME if prompt.token_count is None else self.token_scheme
+
+    def foreign(self, now_s: float) -> int:
+        """Requests there that are not ours, from the last two scrapes; 0 when unknown."""
+        if self.signals_at_s is None or now_s - self.signals_at_s > SIGNAL_AGE_MAX_S:
+            return 0
+        return min(self._foreign, self._foreign_before)
+
+    def queue_ahead_s(self, now_s: float) -> float:
+        """Prefill seconds still ahead of a newcomer: the head's elapsed time is taken off,
+        but no more than the head itself, whose prediction may have been short."""
+        if not self._prefills:
+            return 0.0
+        head = next(iter(self._prefills.values()))
+        elapsed_s = now_s - self._head_since_s
+        return max(0.0, self.queue_s - min(elapsed_s, head.prefill_s))
+
+    # --- own work ----------------------------------------------------------------------
+
+    def book(self, request_id: RequestId, work: Work, now_s: float) -> None:
+        assert request_id not in self._prefills, request_id
+        if not self._prefills:
+            self._head_since_s = now_s
+        self._prefills[request_id] = work
+        self.inflight += 1
+        self.queue_tokens += work.new_tokens
+        self.queue_attention += work.attention
+        self.queue_s += work.prefill_s
+        self.kv_tokens += work.kv_tokens
+        self.output_tokens += work.output_tokens
+        self._rank()
+
+    def start(self, request_id: RequestId, now_s: float) -> None:
+        """The prefill is over. Harmless when it was already."""
+        work = self._prefills.pop(request_id, None)
+        if work is None:
+            return
+        self._head_since_s = now_s
+        self.queue_tokens -= work.new_tokens
+        self.queue_attention -= work.attention
+        self.queue_s -= work.prefill_s
+        if not self._prefills:
+            self.queue_s = self.queue_attention = 0.0  # rounding does not add up
+        self._rank()
+
+    def unbook(self, request_id: RequestId, work: Work, now_s: float) -> None:
+        self.start(request_id, now_s)
+        self.inflight -= 1
+        self.kv_tokens -= work.kv_tokens
+        self.output_tokens -= work.output_tokens
+        self._rank()
+        assert self.inflight >= 0, (self.name, self.inflight)
+        assert self.kv_tokens >= 0, (self.name, self.kv_tokens)
+
+    def _rank(self) -> None:
+        self.load_s = self.queue_s + _REQUEST_LOAD_S * self.inflight
+
+    # --- what shells report ------------------------------------------------------------
+
+    def describe(self, facts: NodeFacts) -> None:
+        self.facts = facts
+        if facts.block_tokens is not None:
+            self.token_scheme = Scheme(Unit.TOKENS, facts.block_tokens)
+        if self.health is Health.JOINING:
+            self.health, self.health_detail = Health.READY, ""
+
+    def report(self, signals: NodeSignals, at_s: float) -> None:
+        self.signals, self.signals_at_s = signals, at_s
+        self._foreign_before = self._foreign
+        if signals.running is not None:
+            total = signals.running + (signals.waiting or 0)
+            self._foreign = max(0, total - self.inflight)
+
+    def probed(self, healthy: bool, detail: str) -> None:
+        """Thresholds up and down, so that one slow answer or one lucky one decides nothing."""
+        if healthy:
+            self._probe_failures = 0
+            self._probe_successes += 1
+            recovered = self._probe_successes >= PROBE_SUCCESSES_MIN
+            if self.health is Health.DOWN and recovered:
+                self._rise()
+            return
+        self._probe_successes = 0
+        self._probe_failures += 1
+        if self._probe_failures >= PROBE_FAILURES_MAX:
+            self._fall(detail or "health probes fail")
+
+    def unreachable(self, detail: str) -> None:
+        """A request of ours found no connection, or lost it before a reply."""
+        self._passive_failures += 1
+        if self._passive_failures >= PASSIVE_FAILURES_MAX:
+            self._probe_successes = 0
+            self._fall(detail)
+
+    def reachable(self) -> None:
+        self._passive_failures = 0
+
+    def hit_reported(self, predicted_tokens: int, reported_tokens: int) -> None:
+        """Compare a predicted prefix hit with the engine's own count."""
+        self.predicted_tokens += predicted_tokens
+        self.reported_tokens += reported_tokens
+        if predicted_tokens < self.block_tokens:
+            return
+        ratio = min(1.0, reported_tokens / predicted_tokens)
+        self._hit_trust = _HIT_MEMORY * self._hit_trust + (1 - _HIT_MEMORY) * ratio
+        self._hit_samples += 1
+
+    def _rise(self) -> None:
+        self._passive_failures = 0
+        self.health, self.health_detail = Health.READY, ""
+
+    def _fall(self, detail: str) -> None:
+        if self.health is Health.READY:
+            self.health, self.health_detail = Health.DOWN, detail
+
+    def __repr__(self) -> str:
+        return (
+            f"<Node {self.name}#{self.id} {self.health}{' draining' if self.draining else ''}, "
+            f"{self.inflight} in flight, {len(self._prefills)} in prefill>"
+        )
+
+
+class Cluster:
+    """All nodes, by incarnation and by name, and which of them serve a model."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[NodeId, Node] = {}
+        self._by_name: dict[NodeName, Node] = {}
+        self._serving: dict[ModelName, list[Node]] | None = None
+        self._free_slots: list[Slot] = []
+        self._next_slot = 0
+        self._next_id = 1
+        self.placements = 0
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def nodes(self) -> Iterable[Node]:
+        return self._nodes.values()
+
+    def get(self, node_id: NodeId) -> Node | None:
+        return self._nodes.get(node_id)
+
+    def named(self, name: NodeName) -> Node | None:
+        return self._by_name.get(name)
+
+    def serving(self, model: ModelName) -> list[Node]:
+        """Nodes that are ready and serve `model`, in order of joining. Do not change it."""
+        if self._serving is None:
+            self._serving = self._group_by_model()
+        return self._serving.get(model, [])
+
+    def knows(self, model: ModelName) -> bool:
+        """Whether any node serves the model, up or not."""
+        return any(card.name == model for node in self.nodes for card in node.models)
+
+    def models(self) -> list[ModelCard]:
+        """Every served model once, in order of joining."""
+        cards = {card.name: card for node in reversed(list(self.nodes)) for card in node.models}
+        order = dict.fromkeys(card.name for node in self.nodes for card in node.models)
+        return [cards[name] for name in order]
+
+    def add(self, spec: NodeSpec) -> Node:
+        """A new incarnation. The name must be free; raises ValueError when the cluster is full."""
+        assert spec.name not in self._by_name, spec.name
+        if len(self._nodes) >= NODES_MAX:
+            raise ValueError(f"the cluster is full: {NODES_MAX} nodes")
+        node = Node(NodeId(self._next_id), self._take_slot(), spec)
+        self._next_id += 1
+        self._nodes[node.id] = self._by_name[spec.name] = node
+        self.changed()
+        return node
+
+    def remove(self, node: Node) -> None:
+        """The incarnation ends. The index must have forgotten its slot before."""
+        del self._nodes[node.id]
+        del self._by_name[node.name]
+        self._free_slots.append(node.slot)
+        self.changed()
+
+    def changed(self) -> None:
+        """Health, draining or models of a node are not what they were."""
+        self._serving = None
+
+    def placed(self, node: Node) -> None:
+        """Remember the order of placements: among equals, the one not chosen for longest."""
+        self.placements += 1
+        node.placed_order = self.placements
+
+    def _take_slot(self) -> Slot:
+        if self._free_slots:
+            return self._free_slots.pop()
+        self._next_slot += 1
+        return Slot(self._next_slot - 1)
+
+    def _group_by_model(self) -> dict[ModelName, list[Node]]:
+        groups: dict[ModelName, list[Node]] = {}
+        for node in self.nodes:
+            if node.serving:
+                for card in node.models:
+                    groups.setdefault(card.name, []).append(node)
+        return groups
+
+    def check(self) -> None:
+        """Names and ids agree, slots are unique, nothing is negative."""
+        assert len(self._nodes) == len(self._by_name), (self._nodes, self._by_name)
+        slots = [node.slot for node in self.nodes]
+        assert len(set(slots)) == len(slots), slots
+        assert not set(slots) & set(self._free_slots), (slots, self._free_slots)
+        for node in self.nodes:
+            assert node.inflight >= 0, node
+            assert node.queue_tokens >= 0, node
+            assert node.kv_tokens >= 0, node

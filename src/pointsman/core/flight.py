@@ -1,0 +1,157 @@
+"""One placed request: what was booked for it, and what is learned from its end."""
+
+import msgspec
+
+from pointsman.core.blocks import Unit
+from pointsman.core.calibration import OutputLengths, TokenRatio
+from pointsman.core.cluster import Work
+from pointsman.core.cost import CostRow, Demand
+from pointsman.core.decision import Decision
+from pointsman.core.errors import EndCause
+from pointsman.core.ids import NodeId
+from pointsman.core.request import Outcome, Request
+from pointsman.core.residency import Credit
+
+_ANSWERED = frozenset({EndCause.FINISHED})
+
+
+class Attempt(msgspec.Struct, frozen=True, gc=False):
+    """One try to place a request: since when it is here, and the nodes it failed on."""
+
+    request: Request
+    arrived_s: float
+    tried: tuple[NodeId, ...] = ()
+
+
+class Flight:
+    """Owned by the scheduler from placement to settlement or failure."""
+
+    __slots__ = (
+        "attempt",
+        "batch_at_start",
+        "credit",
+        "decision",
+        "demand",
+        "index_hit_tokens",
+        "kv_at_start",
+        "node",
+        "placed_s",
+        "predicted_decode_s",
+        "predicted_first_token_s",
+        "queue_attention",
+        "queue_tokens",
+        "started_s",
+        "work",
+    )
+
+    def __init__(
+        self, attempt: Attempt, demand: Demand, row: CostRow, decision: Decision, now_s: float
+    ) -> None:
+        self.attempt = attempt
+        self.demand = demand
+        self.node = row.node
+        self.decision = decision
+        self.placed_s = now_s
+        self.started_s: float | None = None
+        self.credit = Credit(row.node.slot, Unit.BYTES, ())
+        self.index_hit_tokens = row.index_hit_tokens
+        self.predicted_first_token_s = row.first_token_s
+        self.predicted_decode_s = row.decode_s
+        share = row.queue_s / row.node.queue_s if row.node.queue_s > 0 else 0.0
+        self.queue_tokens = row.node.queue_tokens * share
+        self.queue_attention = row.node.queue_attention * share
+        self.batch_at_start = self.kv_at_start = 0
+        self.work = Work(
+            new_tokens=row.new_tokens,
+            attention=row.attention,
+            prefill_s=row.prefill_s,
+            kv_tokens=demand.prompt_tokens + demand.output_tokens // 2,
+            output_tokens=demand.output_tokens,
+        )
+
+    @property
+    def request(self) -> Request:
+        return self.attempt.request
+
+    def next_attempt(self) -> Attempt:
+        """The same request, to be placed elsewhere."""
+        tried = (*self.attempt.tried, self.node.id)
+        return Attempt(self.request, self.attempt.arrived_s, tried)
+
+    def started(self, now_s: float) -> None:
+        """The first byte is there. Harmless twice."""
+        if self.started_s is not None:
+            return
+        self.started_s = now_s
+        self.node.start(self.request.id, now_s)
+        self.batch_at_start, self.kv_at_start = self.node.inflight, self.node.kv_tokens
+
+    def answered(self, outcome: Outcome) -> bool:
+        """Whether the node prefilled the prompt, as far as can be known."""
+        return self.started_s is not None or outcome.end in _ANSWERED
+
+
+def learn(flight: Flight, outcome: Outcome, lengths: OutputLengths, ratios: TokenRatio) -> None:
+    """Take from a finished request what the next prediction needs."""
+    if outcome.end is not EndCause.FINISHED:
+        return
+    request, node = flight.request, flight.node
+    if outcome.prompt_tokens is not None:
+        if request.prompt.token_count is None and request.prompt.text:
+            ratios.observe(request.model, len(request.prompt.text), outcome.prompt_tokens)
+        if outcome.cached_tokens is not None:
+            node.hit_reported(flight.index_hit_tokens, outcome.cached_tokens)
+    output = outcome.output_tokens
+    if output is None:
+        output = outcome.streamed_tokens
+    if output > 0:
+        lengths.observe(request.model, request.tenant, output)
+    if outcome.streamed:
+        _learn_from_stream(flight, outcome, output)
+    else:
+        _learn_from_whole(flight, outcome, output)
+
+
+def _learn_from_stream(flight: Flight, outcome: Outcome, output_tokens: int) -> None:
+    """First byte and end are both seen: prefill and decode speeds are told apart."""
+    if outcome.ttft_s is not None:
+        _observe_prefill(flight, outcome, outcome.ttft_s)
+    if outcome.decode_s is not None and output_tokens > 1:
+        _observe_decode(flight, outcome.decode_s / (output_tokens - 1))
+
+
+def _learn_from_whole(flight: Flight, outcome: Outcome, output_tokens: int) -> None:
+    """Only the sum is seen, so both parts are taken to be off by the same factor."""
+    predicted_s = flight.predicted_first_token_s + flight.predicted_decode_s
+    if outcome.ttft_s is None or predicted_s <= 0:
+        return
+    factor = (outcome.ttft_s + (outcome.decode_s or 0.0)) / predicted_s
+    _observe_prefill(flight, outcome, factor * flight.predicted_first_token_s)
+    if output_tokens > 1 and flight.demand.output_tokens > 0:
+        step_s = factor * flight.predicted_decode_s / flight.demand.output_tokens
+        _observe_decode(flight, step_s)
+
+
+def _observe_prefill(flight: Flight, outcome: Outcome, ttft_s: float) -> None:
+    prompt = outcome.prompt_tokens or flight.demand.prompt_tokens
+    cached = outcome.cached_tokens
+    if cached is None:
+        cached = prompt - min(prompt, flight.work.new_tokens)
+    new = max(1, prompt - cached)
+    flight.node.calibration.observe_prefill(
+        tokens_ahead=flight.queue_tokens,
+        tokens_own=new,
+        attention_ahead=flight.queue_attention,
+        attention_own=new * (prompt - new / 2),
+        ttft_s=ttft_s,
+    )
+
+
+def _observe_decode(flight: Flight, step_s: float) -> None:
+    """Batch and resident tokens are the means of what was there at the start and the end."""
+    node = flight.node
+    flight.node.calibration.observe_decode(
+        batch_mean=max(1.0, (flight.batch_at_start + node.inflight) / 2),
+        kv_tokens_mean=max(0.0, (flight.kv_at_start + node.kv_tokens) / 2),
+        step_s=step_s,
+    )

@@ -1,0 +1,78 @@
+"""What every policy answers, and how all of them choose among equals."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Protocol
+
+import msgspec
+
+from pointsman.core.cost import CostRow
+from pointsman.core.request import Request
+
+TIE_BAND_RATIO = 0.05
+TIE_BAND_S = 0.001
+"""Scores in seconds that are this close are equal: learned speeds of two equal engines differ
+by a few per cent of noise, and following the noise would leave one of them idle."""
+
+
+class Choice(msgspec.Struct, frozen=True, gc=False):
+    """Place it there. `ties` counts the rows that were as good, the chosen one included."""
+
+    row: CostRow
+    ties: int
+    why: str
+
+
+class Hold(msgspec.Struct, frozen=True, gc=False):
+    """Keep it in the central queue; ask again when something changes."""
+
+    why: str
+
+
+class Policy(Protocol):
+    """A way to choose among candidates. Rows are never empty."""
+
+    @property
+    def name(self) -> str: ...
+
+    def choose(self, request: Request, rows: Sequence[CostRow], rng: Random) -> Choice | Hold: ...
+
+    def placed(self, request: Request, row: CostRow) -> None:
+        """`row` was chosen and is booked: remember what the next choice needs."""
+        ...
+
+
+class Stateless:
+    """A policy that remembers nothing."""
+
+    def placed(self, request: Request, row: CostRow) -> None: ...
+
+
+def pick(
+    rows: Sequence[CostRow], *, why: str, band_ratio: float = 0.0, band_s: float = 0.0
+) -> Choice | Hold:
+    """The best row that fits. Holds when none does: every candidate's KV blocks are leased."""
+    fitting = [row for row in rows if row.fits]
+    if not fitting:
+        return Hold("kv_blocks: no candidate has room")
+    return _least(fitting, why=why, band_ratio=band_ratio, band_s=band_s)
+
+
+def pick_cheapest(rows: Sequence[CostRow], *, why: str) -> Choice | Hold:
+    """The best row in seconds, fitting or not: holds when waiting for a full node's memory is
+    cheaper than any node with room. Scores must contain `kv_wait_s`."""
+    choice = _least(rows, why=why, band_ratio=TIE_BAND_RATIO, band_s=TIE_BAND_S)
+    if choice.row.fits:
+        return choice
+    return Hold(f"kv_blocks: waiting for {choice.row.node.name} is cheapest")
+
+
+def _least(rows: Sequence[CostRow], *, why: str, band_ratio: float, band_s: float) -> Choice:
+    bound = min(row.score for row in rows) * (1 + band_ratio) + band_s
+    ties = [row for row in rows if row.score <= bound]
+    row = min(ties, key=_waiting_longest)
+    return Choice(row, len(ties), why)
+
+
+def _waiting_longest(row: CostRow) -> tuple[bool, int]:
+    return (not row.fits, row.node.placed_order)

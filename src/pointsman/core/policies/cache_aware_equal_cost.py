@@ -1,0 +1,39 @@
+"""cache_aware_equal_cost: equal cost, discounted where the prompt is cached (MISSION C4).
+
+    score = remaining_s · (1 - alpha(u) · hit ratio)                          [s]
+    alpha(u)  = alpha + (1 - alpha) · (1 - u)²,   u = q / (q + 1 s)
+
+q is the mean prefill queue of the candidates in seconds. With no queue u = 0, alpha(u) = 1 and
+locality decides; as queues grow alpha(u) falls smoothly to alpha and remaining time decides.
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+from pointsman.core.cost import CostRow
+from pointsman.core.policies.base import Choice, Hold, Stateless, pick_cheapest
+from pointsman.core.policies.equal_cost import remaining_s
+from pointsman.core.request import Request
+
+ALPHA = 0.3
+QUEUE_SCALE_S = 1.0
+
+
+class CacheAwareEqualCost(Stateless):
+    name = "cache_aware_equal_cost"
+
+    def __init__(self, alpha: float = ALPHA) -> None:
+        assert 0.0 <= alpha <= 1.0, alpha
+        self._alpha = alpha
+
+    def choose(self, request: Request, rows: Sequence[CostRow], rng: Random) -> Choice | Hold:
+        alpha = self._alpha_at(rows)
+        for row in rows:
+            hit_ratio = row.hit_tokens / (row.hit_tokens + row.new_tokens)
+            row.score = remaining_s(row) * (1 - alpha * hit_ratio)
+        return pick_cheapest(rows, why="smallest remaining time, cached prompts discounted")
+
+    def _alpha_at(self, rows: Sequence[CostRow]) -> float:
+        queue_s = sum(row.queue_s for row in rows) / len(rows)
+        load = queue_s / (queue_s + QUEUE_SCALE_S)
+        return self._alpha + (1 - self._alpha) * (1 - load) ** 2

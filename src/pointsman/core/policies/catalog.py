@@ -1,0 +1,40 @@
+"""Every policy by its name. Adding one is adding a line."""
+
+from collections.abc import Callable
+
+from pointsman.core.policies.base import Policy
+from pointsman.core.policies.cache_aware_equal_cost import CacheAwareEqualCost
+from pointsman.core.policies.equal_cost import EqualCost
+from pointsman.core.policies.least_request import LeastRequest
+from pointsman.core.policies.lmetric import LMetric
+from pointsman.core.policies.marginal_cost import MarginalCost
+from pointsman.core.policies.power_of_two import PowerOfTwo
+from pointsman.core.policies.random_choice import RandomChoice
+from pointsman.core.policies.round_robin import RoundRobin
+from pointsman.core.policies.session import Session
+
+DEFAULT = MarginalCost.name
+
+_CATALOG: dict[str, Callable[[], Policy]] = {
+    RoundRobin.name: RoundRobin,
+    RandomChoice.name: RandomChoice,
+    PowerOfTwo.name: PowerOfTwo,
+    LeastRequest.name: LeastRequest,
+    Session.name: Session,
+    EqualCost.name: EqualCost,
+    CacheAwareEqualCost.name: CacheAwareEqualCost,
+    LMetric.name: LMetric,
+    MarginalCost.name: MarginalCost,
+}
+
+
+def names() -> list[str]:
+    return list(_CATALOG)
+
+
+def make(name: str) -> Policy:
+    """A fresh policy. Raises ValueError naming the choices when `name` is none of them."""
+    factory = _CATALOG.get(name)
+    if factory is None:
+        raise ValueError(f"unknown policy {name!r}; choose one of {', '.join(_CATALOG)}")
+    return factory()

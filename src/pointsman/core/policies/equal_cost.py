@@ -1,0 +1,28 @@
+"""equal_cost: the smallest estimated remaining time, so that it stays equal across nodes.
+
+    score = running_s + queue_s + kv_wait_s + prefill_s + decode_s        [s]
+
+What runs there, what is queued there, and this request. The prefix cache counts only through
+the shorter prefill.
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+from pointsman.core.cost import CostRow
+from pointsman.core.policies.base import Choice, Hold, Stateless, pick_cheapest
+from pointsman.core.request import Request
+
+
+def remaining_s(row: CostRow) -> float:
+    """Seconds until the node has done all its work and this request's too."""
+    return row.running_s + row.queue_s + row.kv_wait_s + row.prefill_s + row.decode_s
+
+
+class EqualCost(Stateless):
+    name = "equal_cost"
+
+    def choose(self, request: Request, rows: Sequence[CostRow], rng: Random) -> Choice | Hold:
+        for row in rows:
+            row.score = remaining_s(row)
+        return pick_cheapest(rows, why="smallest remaining time")

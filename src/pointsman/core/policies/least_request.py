@@ -1,0 +1,21 @@
+"""least_request: the candidate with the fewest requests in flight.
+
+Own requests are counted exactly, those of others from the engine's metrics; without metrics
+own counts stand alone.
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+from pointsman.core.cost import CostRow
+from pointsman.core.policies.base import Choice, Hold, Stateless, pick
+from pointsman.core.request import Request
+
+
+class LeastRequest(Stateless):
+    name = "least_request"
+
+    def choose(self, request: Request, rows: Sequence[CostRow], rng: Random) -> Choice | Hold:
+        for row in rows:
+            row.score = row.inflight
+        return pick(rows, why="fewest requests in flight")

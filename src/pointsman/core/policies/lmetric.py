@@ -1,0 +1,23 @@
+"""lmetric: tokens to prefill times requests there (arXiv 2603.15202).
+
+    score = (queue_tokens + new_tokens) · (inflight + 1)                  [tokens · requests]
+
+No parameter and no speed enters it, so it serves where engines are not calibrated yet. The
+pending prefill tokens belong to the first factor, as in the published implementations.
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+from pointsman.core.cost import CostRow
+from pointsman.core.policies.base import Choice, Hold, Stateless, pick
+from pointsman.core.request import Request
+
+
+class LMetric(Stateless):
+    name = "lmetric"
+
+    def choose(self, request: Request, rows: Sequence[CostRow], rng: Random) -> Choice | Hold:
+        for row in rows:
+            row.score = (row.queue_tokens + row.new_tokens) * (row.inflight + 1)
+        return pick(rows, why="least tokens to prefill times requests")

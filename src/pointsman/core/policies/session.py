@@ -1,0 +1,53 @@
+"""session: the node that served this session before, while it is not overloaded.
+
+Affinity is a wish: the node is left for one request when it has over twice the mean of the
+candidates' requests in flight plus a margin, and for as long as it is no candidate at all.
+It stays remembered by name, so it gets its sessions back after a flap or a restart. Requests
+without a session, and new sessions, go where the fewest requests are.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from random import Random
+
+from pointsman.core.cost import CostRow
+from pointsman.core.ids import NodeName
+from pointsman.core.limits import SESSIONS_MAX
+from pointsman.core.policies.base import Choice, Hold, pick
+from pointsman.core.request import Request
+
+OVERLOAD_RATIO = 2.0
+OVERLOAD_MARGIN = 4
+
+
+class Session:
+    name = "session"
+
+    def __init__(self, sessions_max: int = SESSIONS_MAX) -> None:
+        self._homes: OrderedDict[str, NodeName] = OrderedDict()
+        self._sessions_max = sessions_max
+
+    def choose(self, request: Request, rows: Sequence[CostRow], rng: Random) -> Choice | Hold:
+        for row in rows:
+            row.score = row.inflight
+        home = self._home(request, rows)
+        if home is None:
+            return pick(rows, why="fewest requests in flight")
+        home.score = -1.0
+        return pick(rows, why="home of the session")
+
+    def _home(self, request: Request, rows: Sequence[CostRow]) -> CostRow | None:
+        name = self._homes.get(request.session or "")
+        bound = OVERLOAD_RATIO * sum(row.inflight for row in rows) / len(rows) + OVERLOAD_MARGIN
+        for row in rows:
+            if row.node.name == name:
+                return row if row.inflight <= bound and row.fits else None
+        return None
+
+    def placed(self, request: Request, row: CostRow) -> None:
+        if request.session is None:
+            return
+        self._homes.setdefault(request.session, row.node.name)
+        self._homes.move_to_end(request.session)
+        if len(self._homes) > self._sessions_max:
+            self._homes.popitem(last=False)

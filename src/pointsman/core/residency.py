@@ -1,0 +1,167 @@
+"""What each node is believed to hold of a prompt, in two indexes of one kind.
+
+    texts    prompts known only as text: credited by our own placements
+    tokens   prompts known as token ids: fed by the node's KV events where it publishes them,
+             else credited like texts
+
+A placement is credited at once, so that a burst of siblings goes together, and taken back if
+the node never began it. Where a node's events are exact, a credit is only an advance: it is
+taken back at the end unless the engine has reported the blocks.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from pointsman.core.blocks import TEXT_SCHEME, Prompt, Scheme, Unit
+from pointsman.core.cluster import Node
+from pointsman.core.engine_blocks import EngineBlocks
+from pointsman.core.events import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    CacheChange,
+    IndexTrust,
+)
+from pointsman.core.ids import BlockHash, Slot
+from pointsman.core.limits import INDEX_BYTES_MAX
+from pointsman.core.prefix import PrefixIndex
+
+Levels = list[tuple[int, int]]
+"""Per mask of slots the leading blocks of a prompt that they hold, deepest first."""
+
+BYTES_PER_TOKEN_PRIOR = 4.0
+
+
+class Credit(msgspec.Struct, frozen=True, gc=False):
+    """Blocks that a placement added to a node's account, for taking them back."""
+
+    slot: Slot
+    unit: Unit
+    hashes: Sequence[BlockHash]
+
+
+class Residency:
+    """Both indexes and the engines' own names for their blocks."""
+
+    def __init__(self, bytes_max: int = INDEX_BYTES_MAX) -> None:
+        self._indexes = {unit: PrefixIndex(bytes_max=bytes_max // 2) for unit in Unit}
+        self._engine_blocks: dict[Slot, EngineBlocks] = {}
+
+    # --- asking ------------------------------------------------------------------------
+
+    def levels(self, nodes: Sequence[Node], prompt: Prompt) -> dict[Scheme, Levels]:
+        """Who holds how much of `prompt`, for each way in which these nodes cut it."""
+        schemes = dict.fromkeys(node.scheme(prompt) for node in nodes)
+        return {s: self._indexes[s.unit].match(prompt.chain(s)) for s in schemes}
+
+    def blocks(self, node: Node) -> int:
+        return sum(index.blocks(node.slot) for index in self._indexes.values())
+
+    def bytes(self) -> int:
+        return sum(index.bytes() for index in self._indexes.values())
+
+    def digest(self, node: Node) -> int:
+        """Order-independent digest of the node's token blocks."""
+        return self._indexes[Unit.TOKENS].digest(node.slot)
+
+    # --- crediting ---------------------------------------------------------------------
+
+    def credit(self, node: Node, prompt: Prompt) -> Credit:
+        scheme = node.scheme(prompt)
+        index, chain = self._indexes[scheme.unit], prompt.chain(scheme)
+        return Credit(node.slot, scheme.unit, index.credit(node.slot, chain))
+
+    def withdraw(self, credit: Credit) -> None:
+        """The node never began the request, so it holds none of this."""
+        self._indexes[credit.unit].withdraw(credit.slot, self._unreported(credit))
+
+    def settle(self, node: Node, credit: Credit) -> None:
+        """The request ran. An exact node has reported what it keeps of it by now."""
+        if node.trust is IndexTrust.EXACT:
+            self.withdraw(credit)
+
+    def _unreported(self, credit: Credit) -> Sequence[BlockHash]:
+        engine = self._engine_blocks.get(credit.slot)
+        if engine is None or credit.unit is Unit.BYTES:
+            return credit.hashes
+        return [block for block in credit.hashes if not engine.holds(block)]
+
+    # --- nodes -------------------------------------------------------------------------
+
+    def describe(self, node: Node, bytes_per_token: float = BYTES_PER_TOKEN_PRIOR) -> None:
+        """Bound what the node is credited with by its KV capacity; unknown is unbounded here
+        and stays under the index's own cap."""
+        blocks = node.facts.kv_blocks
+        tokens = None if blocks is None else blocks * node.block_tokens
+        text_blocks = None if tokens is None else int(tokens * bytes_per_token) // TEXT_SCHEME.size
+        exact = node.trust is IndexTrust.EXACT
+        self._indexes[Unit.BYTES].set_capacity(node.slot, text_blocks)
+        self._indexes[Unit.TOKENS].set_capacity(node.slot, None if exact else blocks)
+
+    def trust(self, node: Node, trust: IndexTrust) -> None:
+        """The node's events are in sync, or no longer are.
+
+        Becoming exact forgets what history had claimed only when no event has arrived yet:
+        replayed events come before the trust that they earn.
+        """
+        node.trust = trust
+        if trust is IndexTrust.HISTORY:
+            self._engine_blocks.pop(node.slot, None)
+        self.describe(node)
+
+    def apply(self, node: Node, changes: Sequence[CacheChange]) -> None:
+        """One message of the node's KV event stream."""
+        engine = self._engine_blocks.get(node.slot)
+        if engine is None:
+            engine = self._begin_events(node)
+        index, slot = self._indexes[Unit.TOKENS], node.slot
+        for change in changes:
+            match change:
+                case BlockStored():
+                    index.insert(slot, engine.stored(change))
+                case BlockRemoved():
+                    index.remove(slot, engine.removed(change))
+                case AllBlocksCleared():
+                    engine.cleared()
+                    self.clear(node)
+
+    def clear(self, node: Node) -> None:
+        """The node's cache is empty."""
+        for index in self._indexes.values():
+            index.clear(node.slot)
+
+    def forget(self, node: Node) -> None:
+        """The incarnation ends; its slot is free for another."""
+        self.clear(node)
+        self._engine_blocks.pop(node.slot, None)
+        for index in self._indexes.values():
+            index.set_capacity(node.slot, None)
+
+    def _begin_events(self, node: Node) -> EngineBlocks:
+        """What history claimed of token blocks gives way to what the engine says."""
+        self._indexes[Unit.TOKENS].clear(node.slot)
+        base = next((card.name for card in node.models if card.parent is None), "")
+        engine = EngineBlocks(base, 2 * (node.facts.kv_blocks or _ENGINE_BLOCKS_DEFAULT))
+        self._engine_blocks[node.slot] = engine
+        return engine
+
+    def check(self) -> None:
+        for index in self._indexes.values():
+            index.check()
+
+
+_ENGINE_BLOCKS_DEFAULT = 1 << 19
+"""Blocks tracked for an engine of unknown capacity: 8 million tokens of 16 a block."""
+
+
+def hit_tokens(node: Node, prompt: Prompt, levels: dict[Scheme, Levels], prompt_tokens: int) -> int:
+    """Leading tokens of the prompt that `node` holds, from the index's levels."""
+    scheme = node.scheme(prompt)
+    bit = 1 << node.slot
+    for mask, depth in levels[scheme]:
+        if mask & bit:
+            if scheme.unit is Unit.TOKENS:
+                return depth * scheme.size
+            return prompt_tokens * depth * scheme.size // len(prompt.text)
+    return 0

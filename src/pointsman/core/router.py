@@ -1,0 +1,149 @@
+"""One request, all nodes, one answer: candidates, their costs, the policy's choice.
+
+Reads everything, changes nothing but the rows it makes, so a dry run and a placement are the
+same call.
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+import msgspec
+
+from pointsman.core.calibration import OutputLengths, TokenRatio
+from pointsman.core.candidates import eligible, exclusions, matches, shortlist
+from pointsman.core.cluster import Cluster, Health
+from pointsman.core.cost import CostRow, Demand, cost_row
+from pointsman.core.decision import Ineligible
+from pointsman.core.errors import ANSWERS, Reason
+from pointsman.core.ids import ModelName, NodeId
+from pointsman.core.ledger import Ledger
+from pointsman.core.limits import RETRY_AFTER_MAX_S
+from pointsman.core.policies.base import Choice, Hold, Policy
+from pointsman.core.request import Request
+from pointsman.core.residency import Residency, hit_tokens
+
+
+class Refusal(msgspec.Struct, frozen=True, gc=False):
+    """No node can take it, and waiting does not help."""
+
+    reason: Reason
+    detail: str
+
+
+class Route(msgspec.Struct, frozen=True, gc=False):
+    """The answer, and all that led to it. `field` counts candidates before the shortlist."""
+
+    demand: Demand
+    rows: Sequence[CostRow]
+    field: int
+    answer: Choice | Hold | Refusal
+
+    def but(self, answer: Hold | Refusal) -> "Route":
+        """The same rows with another answer than the policy's."""
+        return Route(self.demand, self.rows, self.field, answer)
+
+
+class Router:
+    """Borrows the scheduler's state; the scheduler books what comes of it."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        residency: Residency,
+        ledger: Ledger,
+        lengths: OutputLengths,
+        ratios: TokenRatio,
+    ) -> None:
+        self._cluster = cluster
+        self._residency = residency
+        self._ledger = ledger
+        self._lengths = lengths
+        self._ratios = ratios
+
+    def route(
+        self,
+        request: Request,
+        policy: Policy,
+        rng: Random,
+        *,
+        tried: Sequence[NodeId],
+        now_s: float,
+        every_node: bool = False,
+    ) -> Route:
+        """Where `request` should go. `every_node` costs candidates that cannot win, too."""
+        demand = self.demand(request)
+        nodes = eligible(self._cluster, request, tried)
+        if not nodes:
+            return Route(demand, (), 0, self._without_candidates(request, tried))
+        levels = self._residency.levels(nodes, request.prompt)
+        seen = nodes if every_node else shortlist(nodes, levels, self._cluster.placements)
+        rows = [
+            cost_row(
+                node,
+                self._ledger,
+                demand,
+                index_hit_tokens=hit_tokens(node, request.prompt, levels, demand.prompt_tokens),
+                now_s=now_s,
+            )
+            for node in seen
+        ]
+        return Route(demand, rows, len(nodes), policy.choose(request, rows, rng))
+
+    def refuse(self, request: Request, refusal: Refusal) -> Route:
+        """A refusal for which no node was looked at."""
+        return Route(self.demand(request), (), 0, refusal)
+
+    def demand(self, request: Request) -> Demand:
+        """Prompt tokens, counted or estimated from its bytes, and the output expected."""
+        prompt = request.prompt
+        tokens = prompt.token_count
+        if tokens is None:
+            tokens = self._ratios.tokens(request.model, len(prompt.text))
+        output = self._lengths.expect(request.model, request.tenant, request.max_output_tokens)
+        return Demand(max(1, tokens), output)
+
+    def with_model(self, request: Request) -> Request:
+        """A request that names no model means the only one served."""
+        if request.model:
+            return request
+        cards = self._cluster.models()
+        if len(cards) != 1:
+            return request
+        return msgspec.structs.replace(request, model=cards[0].name)
+
+    def retry_after_s(self, model: ModelName, reason: Reason, now_s: float) -> float | None:
+        """When it may be worth to come again: the mean time until a node's prefills are
+        done, not below the reason's floor; None where waiting does not help."""
+        floor_s = ANSWERS[reason].retry_after_s
+        if floor_s is None:
+            return None
+        nodes = self._cluster.serving(model)
+        queue_s = sum(n.queue_ahead_s(now_s) for n in nodes) / len(nodes) if nodes else 0.0
+        return min(RETRY_AFTER_MAX_S, max(floor_s, queue_s))
+
+    def _without_candidates(self, request: Request, tried: Sequence[NodeId]) -> Hold | Refusal:
+        """Full is worth waiting for; wrong or absent is not."""
+        nodes = list(self._cluster.nodes)
+        reasons = {exclusion.why for exclusion in exclusions(nodes, request, tried)}
+        if Ineligible.CONCURRENCY in reasons:
+            return Hold("concurrency: every candidate is at its limit")
+        if any(matches(node, request) for node in nodes):
+            return Refusal(Reason.NO_NODE, f"Every engine of model {request.model!r} is down.")
+        if self._cluster.knows(request.model):
+            return Refusal(Reason.NO_MATCHING_NODE, _constraints(request))
+        if any(node.health is Health.JOINING and not node.spec.models for node in nodes):
+            return Refusal(Reason.NO_NODE, "Engines are still starting.")
+        if not nodes:
+            return Refusal(Reason.NO_NODE, "No engine is registered.")
+        return Refusal(
+            Reason.MODEL_NOT_FOUND,
+            f"The model {request.model!r} does not exist. GET /v1/models lists what is served.",
+        )
+
+
+def _constraints(request: Request) -> str:
+    wanted = [f"{key}={value}" for key, value in request.labels]
+    wanted += [f"zone={request.zone}"] if request.zone is not None else []
+    wanted += [f"pool={request.pool}"] if request.pool is not None else []
+    return f"No engine of model {request.model!r} has {', '.join(wanted)}."

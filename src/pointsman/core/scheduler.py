@@ -1,0 +1,372 @@
+"""The life of the cluster: `step(event, now_s)` takes an event in and gives effects out.
+
+`_place` is its centre: route, book, lease and credit in one synchronous step, so that two
+requests can never choose on the same stale state. Nothing else changes state, and the same
+events with the same seed give the same effects.
+"""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from random import Random
+from typing import Any
+
+import msgspec
+
+from pointsman.core import records
+from pointsman.core.admission.held import HeldQueue, Waiting
+from pointsman.core.admission.retry_budget import RetryBudget
+from pointsman.core.calibration import OutputLengths, TokenRatio
+from pointsman.core.cluster import Cluster
+from pointsman.core.cost import CostRow
+from pointsman.core.decision import Decision
+from pointsman.core.errors import ANSWERS, FAILURE_REASONS, FailureKind, Reason
+from pointsman.core.events import (
+    Arrived,
+    Effect,
+    Event,
+    Failed,
+    Held,
+    ModelCard,
+    NodeJoined,
+    Placed,
+    PolicyChosen,
+    Refused,
+    Settled,
+    Started,
+    Tick,
+)
+from pointsman.core.flight import Attempt, Flight, learn
+from pointsman.core.ids import RequestId
+from pointsman.core.ledger import Ledger
+from pointsman.core.limits import (
+    BUSY_ATTEMPTS_MAX,
+    FLIGHTS_MAX,
+    HELD_SCAN_MAX,
+)
+from pointsman.core.membership import NODE_EVENTS, Change, Membership, NodeEvent
+from pointsman.core.options import SchedulerOptions
+from pointsman.core.policies import catalog
+from pointsman.core.policies.base import Choice, Hold
+from pointsman.core.request import Outcome, Request
+from pointsman.core.residency import Residency
+from pointsman.core.router import Refusal, Route, Router
+
+
+class Stats(msgspec.Struct):
+    """Counts since the start. Each event about an ended incarnation or request is stale."""
+
+    arrived: int = 0
+    placed: int = 0
+    held: int = 0
+    refused: int = 0
+    retried: int = 0
+    settled: int = 0
+    stale_events: int = 0
+    leases_expired: int = 0
+
+
+class Scheduler:
+    """Owns all state of the cluster. Not for two threads; never re-entered from an effect."""
+
+    def __init__(self, options: SchedulerOptions | None = None) -> None:
+        options = options or SchedulerOptions()
+        self._policy = catalog.make(options.policy)
+        self._rng = Random(options.seed)
+        self._cluster = Cluster()
+        self._residency = Residency(options.index_bytes_max)
+        self._ledger = Ledger()
+        self._lengths = OutputLengths()
+        self._ratios = TokenRatio()
+        self._held = HeldQueue(options.queue_length_max)
+        self._retries = RetryBudget()
+        self._router = Router(
+            cluster=self._cluster,
+            residency=self._residency,
+            ledger=self._ledger,
+            lengths=self._lengths,
+            ratios=self._ratios,
+        )
+        self._membership = Membership(
+            cluster=self._cluster,
+            ledger=self._ledger,
+            residency=self._residency,
+            ratios=self._ratios,
+        )
+        self._flights: dict[RequestId, Flight] = {}
+        self._assumed_starts: list[tuple[float, RequestId]] = []
+        self.stats = Stats()
+        self._handlers: dict[type, Callable[[Any, float], list[Effect]]] = {
+            Arrived: self._arrived,
+            Started: self._started,
+            Failed: self._failed,
+            Settled: self._settled,
+            NodeJoined: self._node_joined,
+            **dict.fromkeys(NODE_EVENTS, self._node_changed),
+            PolicyChosen: self._policy_chosen,
+            Tick: self._tick,
+        }
+
+    def step(self, event: Event, now_s: float) -> list[Effect]:
+        """Take one event in. `now_s` never goes back."""
+        self._assume_starts(now_s)
+        return self._handlers[type(event)](event, now_s)
+
+    # --- requests ----------------------------------------------------------------------
+
+    def _arrived(self, event: Arrived, now_s: float) -> list[Effect]:
+        request = self._router.with_model(event.request)
+        assert request.id not in self._flights, f"request id {request.id} is in use"
+        assert request.id not in self._held, f"request id {request.id} is in use"
+        self.stats.arrived += 1
+        self._retries.attempted()
+        attempt = Attempt(request, now_s)
+        if len(self._flights) >= FLIGHTS_MAX:
+            refusal = Refusal(Reason.QUEUE_FULL, f"{FLIGHTS_MAX} requests are in flight.")
+            return [self._refuse(attempt, self._router.refuse(request, refusal), now_s)]
+        route = self._route(attempt, now_s)
+        if isinstance(route.answer, Choice) and self._must_queue(request, route):
+            route = route.but(Hold("queue: others have waited longer for this room"))
+        return [self._place(attempt, route, now_s)]
+
+    def _place(self, attempt: Attempt, route: Route, now_s: float) -> Effect:
+        """Make the route true: book it on its node, hold it, or refuse it."""
+        match route.answer:
+            case Choice() as choice:
+                return self._book(attempt, route, choice.row, now_s)
+            case Hold():
+                return self._hold(attempt, route, now_s)
+            case Refusal():
+                return self._refuse(attempt, route, now_s)
+
+    def _book(self, attempt: Attempt, route: Route, row: CostRow, now_s: float) -> Placed:
+        request, node = attempt.request, row.node
+        decision = self._record(attempt, route, now_s)
+        flight = Flight(attempt, route.demand, row, decision, now_s)
+        self._ledger.reserve(request.id, node.id, row.kv_blocks, now_s)
+        flight.credit = self._residency.credit(node, request.prompt)
+        node.book(request.id, flight.work, now_s)
+        self._flights[request.id] = flight
+        self._cluster.placed(node)
+        self._policy.placed(request, row)
+        if not request.stream:
+            heappush(self._assumed_starts, (now_s + row.first_token_s, request.id))
+        self.stats.placed += 1
+        return Placed(request.id, node.id, node.name, node.spec.url, decision)
+
+    def _hold(self, attempt: Attempt, route: Route, now_s: float) -> Held | Refused:
+        if self._held.full:
+            refusal = Refusal(Reason.QUEUE_FULL, f"{len(self._held)} requests wait already.")
+            return self._refuse(attempt, route.but(refusal), now_s)
+        decision = self._record(attempt, route, now_s)
+        position = self._held.add(attempt.request, now_s)
+        self.stats.held += 1
+        return Held(attempt.request.id, position, decision)
+
+    def _refuse(self, attempt: Attempt, route: Route, now_s: float) -> Refused:
+        request, refusal = attempt.request, route.answer
+        assert isinstance(refusal, Refusal), refusal
+        decision = self._record(attempt, route, now_s)
+        retry_after_s = self._router.retry_after_s(request.model, refusal.reason, now_s)
+        self.stats.refused += 1
+        return Refused(request.id, refusal.reason, retry_after_s, refusal.detail, decision)
+
+    def _started(self, event: Started, now_s: float) -> list[Effect]:
+        flight = self._flights.get(event.request_id)
+        if flight is None:
+            return self._stale()
+        flight.started(now_s)
+        self._ledger.commit(event.request_id, now_s)
+        return self._retry_held(now_s)
+
+    def _failed(self, event: Failed, now_s: float) -> list[Effect]:
+        """The attempt is undone; the next one avoids every node tried so far."""
+        flight = self._flights.pop(event.request_id, None)
+        if flight is None:
+            return self._stale()
+        self._undo(flight, now_s)
+        self._membership.failed(flight.node, event.kind)
+        return [self._place_again(flight, event.kind, now_s), *self._retry_held(now_s)]
+
+    def _place_again(self, flight: Flight, kind: FailureKind, now_s: float) -> Effect:
+        attempt, reason = flight.next_attempt(), FAILURE_REASONS[kind]
+        route = self._route(attempt, now_s)
+        refusal = Refusal(reason, ANSWERS[reason].message)
+        if not isinstance(route.answer, Choice) or len(attempt.tried) >= BUSY_ATTEMPTS_MAX:
+            return self._refuse(attempt, route.but(refusal), now_s)
+        if not self._retries.take():
+            spent = Refusal(reason, f"{refusal.detail} The retry budget is spent.")
+            return self._refuse(attempt, route.but(spent), now_s)
+        self.stats.retried += 1
+        return self._place(attempt, route, now_s)
+
+    def _settled(self, event: Settled, now_s: float) -> list[Effect]:
+        if self._held.remove(event.request_id) is not None:
+            self.stats.settled += 1
+            return []
+        flight = self._flights.pop(event.request_id, None)
+        if flight is None:
+            return self._stale()
+        self.stats.settled += 1
+        if flight.answered(event.outcome):
+            self._finish(flight, event.outcome, now_s)
+        else:
+            self._undo(flight, now_s)
+        return self._retry_held(now_s)
+
+    def _finish(self, flight: Flight, outcome: Outcome, now_s: float) -> None:
+        """The node ran it to some end: it holds the prompt, and nothing else of it."""
+        flight.node.reachable()
+        learn(flight, outcome, self._lengths, self._ratios)
+        self._ledger.release(flight.request.id)
+        flight.node.unbook(flight.request.id, flight.work, now_s)
+        if self._cluster.get(flight.node.id) is flight.node:
+            self._residency.settle(flight.node, flight.credit)
+
+    def _undo(self, flight: Flight, now_s: float) -> None:
+        """The node never began it."""
+        self._ledger.release(flight.request.id)
+        flight.node.unbook(flight.request.id, flight.work, now_s)
+        if self._cluster.get(flight.node.id) is flight.node:
+            self._residency.withdraw(flight.credit)
+
+    # --- held requests -----------------------------------------------------------------
+
+    def _retry_held(self, now_s: float) -> list[Effect]:
+        """Try the held again, most urgent first, until enough of them tried in vain."""
+        effects: list[Effect] = []
+        misses = 0
+        for waiting in self._held if len(self._held) else ():
+            attempt = Attempt(waiting.request, waiting.arrived_s)
+            route = self._route(attempt, now_s)
+            if not isinstance(route.answer, Hold):
+                self._held.remove(waiting.request.id)
+                effects.append(self._place(attempt, route, now_s))
+                continue
+            misses += 1
+            if misses >= HELD_SCAN_MAX:
+                break
+        return effects
+
+    def _must_queue(self, request: Request, route: Route) -> bool:
+        """Whether somebody at least as urgent waits for room on the very same model, and no
+        node is idle: then a newcomer that happens to fit does not overtake."""
+        if not len(self._held) or any(row.inflight == 0 for row in route.rows):
+            return False
+        return next(self._held.ahead_of(request), None) is not None
+
+    def _refuse_late(self, waiting: Waiting, now_s: float) -> Refused:
+        held_s = waiting.deadline_s - waiting.arrived_s
+        refusal = Refusal(Reason.QUEUE_TIMEOUT, f"No engine had room within {held_s:.0f} s.")
+        route = self._router.refuse(waiting.request, refusal)
+        return self._refuse(Attempt(waiting.request, waiting.arrived_s), route, now_s)
+
+    # --- nodes -------------------------------------------------------------------------
+
+    def _node_joined(self, event: NodeJoined, now_s: float) -> list[Effect]:
+        return self._after(self._membership.join(event), now_s)
+
+    def _node_changed(self, event: NodeEvent, now_s: float) -> list[Effect]:
+        return self._after(self._membership.apply(event), now_s)
+
+    def _after(self, change: Change, now_s: float) -> list[Effect]:
+        if change.stale:
+            return self._stale()
+        effects: list[Effect] = list(change.effects)
+        return effects + self._retry_held(now_s) if change.room else effects
+
+    # --- the rest ----------------------------------------------------------------------
+
+    def _policy_chosen(self, event: PolicyChosen, now_s: float) -> list[Effect]:
+        """Raises ValueError for a name that is not in the catalog; nothing changes then."""
+        self._policy = catalog.make(event.policy)
+        return self._retry_held(now_s)
+
+    def _tick(self, event: Tick, now_s: float) -> list[Effect]:
+        self.stats.leases_expired += len(self._ledger.expire(now_s))
+        late: list[Effect] = [self._refuse_late(w, now_s) for w in self._held.expired(now_s)]
+        return late + self._retry_held(now_s)
+
+    def _assume_starts(self, now_s: float) -> None:
+        """An answer that is not streamed does not tell when its prefill is over: it is
+        assumed to be when it was predicted to be, or newcomers would see a queue of prefills
+        that are long done."""
+        starts = self._assumed_starts
+        while starts and starts[0][0] <= now_s:
+            flight = self._flights.get(heappop(starts)[1])
+            if flight is not None:
+                flight.node.start(flight.request.id, now_s)
+
+    def _stale(self) -> list[Effect]:
+        self.stats.stale_events += 1
+        return []
+
+    def _route(self, attempt: Attempt, now_s: float) -> Route:
+        return self._router.route(
+            attempt.request, self._policy, self._rng, tried=attempt.tried, now_s=now_s
+        )
+
+    def _record(self, attempt: Attempt, route: Route, now_s: float) -> Decision:
+        nodes = self._cluster.nodes
+        return records.decision(attempt, route, nodes, policy=self._policy.name, at_s=now_s)
+
+    # --- views -------------------------------------------------------------------------
+
+    @property
+    def policy(self) -> str:
+        return self._policy.name
+
+    def explain(self, request: Request, now_s: float) -> Decision:
+        """What would be decided, with every candidate and exclusion. Changes nothing."""
+        attempt = Attempt(self._router.with_model(request), now_s)
+        route = self._router.route(
+            attempt.request, self._policy, Random(0), tried=(), now_s=now_s, every_node=True
+        )
+        return records.decision(
+            attempt,
+            route,
+            self._cluster.nodes,
+            policy=self._policy.name,
+            at_s=now_s,
+            rows_max=None,
+        )
+
+    def models(self) -> list[ModelCard]:
+        return self._cluster.models()
+
+    def ready(self) -> bool:
+        """Whether any node can take work."""
+        return any(node.serving for node in self._cluster.nodes)
+
+    def nodes(self, now_s: float) -> list[records.NodeView]:
+        return [
+            records.node_view(n, self._ledger, self._residency, now_s) for n in self._cluster.nodes
+        ]
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._flights)
+
+    @property
+    def index_bytes(self) -> int:
+        return self._residency.bytes()
+
+    def next_deadline_s(self) -> float | None:
+        """When a `Tick` is next due; None when nothing waits for one."""
+        return self._held.next_deadline_s()
+
+    def check(self) -> None:
+        """Every booking has its flight: leases, in-flight counts and tokens add up."""
+        self._cluster.check()
+        self._ledger.check()
+        self._residency.check()
+        self._held.check()
+        live = [f for f in self._flights.values() if self._cluster.get(f.node.id) is f.node]
+        for node in self._cluster.nodes:
+            here = [f for f in live if f.node is node]
+            assert node.inflight == len(here), (node, here)
+            assert node.kv_tokens == sum(f.work.kv_tokens for f in here), node
+            assert self._ledger.lease_count(node.id) <= len(here), node
