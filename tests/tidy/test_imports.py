@@ -140,7 +140,8 @@ def test_the_reading_order_is_complete() -> None:
 
 def test_no_import_cycles() -> None:
     graph = {module_name(path): set(_modules_imported(path)) for path in python_files()}
-    assert _cycle(graph) is None
+    found = _cycle(graph)
+    expect_none([f"{' -> '.join([*found, found[0]])}: a cycle"] if found else [])
 
 
 @pytest.mark.parametrize("target", IMPURE.split())
