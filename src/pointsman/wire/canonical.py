@@ -11,6 +11,7 @@ one text part) are one. Marks are bytes that UTF-8 never contains: no text can i
              FA digest              a part that is no text: image, audio, file
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
@@ -178,16 +179,16 @@ def _put_part(out: list[bytes], raw: Raw) -> None:
 
 
 def _digest(raw: Raw) -> bytes:
-    # Clients move Anthropic's cache_control from turn to turn; it is no part of the prompt.
     data = bytes(raw)
-    if b'"cache_control"' in data and data.startswith(b"{"):
-        fields = _decode_fields(data)
-        fields.pop("cache_control", None)
-        data = b",".join(part for key, raw in fields.items() for part in (key.encode(), bytes(raw)))
+    if b'"cache_control"' in data:
+        data = _CACHE_CONTROL.sub(b"", data)
     return xxh3_128_hexdigest(data).encode()
 
+
+# Clients move Anthropic's cache_control from turn to turn; it is no part of the prompt.
+_MARKER = rb'"cache_control"\s*:\s*(?:\{[^{}]*\}|null)'
+_CACHE_CONTROL = re.compile(rb",\s*" + _MARKER + rb"|" + _MARKER + rb"\s*,\s*")
 
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_part = msgspec.json.Decoder(_Part).decode
 _decode_item = msgspec.json.Decoder(Item).decode
-_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode

@@ -105,10 +105,12 @@ def decode_batch(payload: bytes) -> EventBatch:
     """A message's payload, in any of its shapes. Raises MalformedEvent."""
     if len(payload) > PAYLOAD_BYTES_MAX:
         raise MalformedEvent(f"payload: {len(payload)} bytes, limit {PAYLOAD_BYTES_MAX}")
-    try:
-        return _decode_map_events(payload).public()
-    except (msgspec.DecodeError, RecursionError):
-        return _decode_any_shape(payload)
+    for decode in (_decode_maps, _decode_rows):
+        try:
+            return decode(payload).public()
+        except (msgspec.DecodeError, RecursionError):
+            continue
+    return _decode_any_shape(payload)
 
 
 _NO_EVENTS = EventBatch(0.0, ())
@@ -125,20 +127,7 @@ class _Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return EventBatch(self.ts, self.events, self.data_parallel_rank)
 
 
-class _RawBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    ts: float
-    events: list[Raw]
-    data_parallel_rank: int | None = None
-
-
-class _RawBatchMap(msgspec.Struct, frozen=True, gc=False):
-    ts: float
-    events: list[Raw]
-    data_parallel_rank: int | None = None
-
-
-class _StoredRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    type: str
+class _StoredRow(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="BlockStored"):
     block_hashes: tuple[EngineHash, ...]
     parent_block_hash: EngineHash | None = None
     token_ids: tuple[int, ...] = ()
@@ -163,14 +152,45 @@ class _StoredRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
         )
 
 
-class _RemovedRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    type: str
+class _RemovedRow(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="BlockRemoved"):
     block_hashes: tuple[EngineHash, ...]
     medium: str | None = None
     group_idx: int | None = None
 
     def public(self) -> BlockRemoved:
         return BlockRemoved(self.block_hashes, self.medium, self.group_idx)
+
+
+class _ClearedRow(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="AllBlocksCleared"):
+    def public(self) -> AllBlocksCleared:
+        return AllBlocksCleared()
+
+
+_Row: TypeAlias = _StoredRow | _RemovedRow | _ClearedRow
+
+
+class _RowBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The older shape: an array of events as arrays, all of known types."""
+
+    ts: float
+    events: tuple[_Row, ...]
+    data_parallel_rank: int | None = None
+
+    def public(self) -> EventBatch:
+        events = tuple([row.public() for row in self.events])
+        return EventBatch(self.ts, events, self.data_parallel_rank)
+
+
+class _RawBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    ts: float
+    events: list[Raw]
+    data_parallel_rank: int | None = None
+
+
+class _RawBatchMap(msgspec.Struct, frozen=True, gc=False):
+    ts: float
+    events: list[Raw]
+    data_parallel_rank: int | None = None
 
 
 class _TypeMap(msgspec.Struct, frozen=True, gc=False):
@@ -204,15 +224,8 @@ def _decode_event(data: bytes) -> Event | None:
     if _is_map(data):
         known = _decode_type_map(data).type in _KNOWN
         return _decode_map_event(data) if known else None
-    match _decode_type_row(data).type:
-        case "BlockStored":
-            return _decode_stored_row(data).public()
-        case "BlockRemoved":
-            return _decode_removed_row(data).public()
-        case "AllBlocksCleared":
-            return AllBlocksCleared()
-        case _:
-            return None
+    known = _decode_type_row(data).type in _KNOWN
+    return _decode_row(data).public() if known else None
 
 
 def _is_map(data: bytes) -> bool:
@@ -223,14 +236,14 @@ def _is_map(data: bytes) -> bool:
 
 _KNOWN = frozenset({"BlockStored", "BlockRemoved", "AllBlocksCleared"})
 
-_decode_map_events = msgspec.msgpack.Decoder(_Batch).decode
+_decode_maps: Callable[[bytes], _Batch | _RowBatch] = msgspec.msgpack.Decoder(_Batch).decode
+_decode_rows = msgspec.msgpack.Decoder(_RowBatch).decode
 _decode_raw: Callable[[bytes], _RawBatch | _RawBatchMap] = msgspec.msgpack.Decoder(_RawBatch).decode
 _decode_raw_map = msgspec.msgpack.Decoder(_RawBatchMap).decode
-_decode_map_event = msgspec.msgpack.Decoder(Event).decode
+_decode_map_event: Callable[[bytes], Event] = msgspec.msgpack.Decoder(Event).decode
 _decode_type_map = msgspec.msgpack.Decoder(_TypeMap).decode
 _decode_type_row = msgspec.msgpack.Decoder(_TypeRow).decode
-_decode_stored_row = msgspec.msgpack.Decoder(_StoredRow).decode
-_decode_removed_row = msgspec.msgpack.Decoder(_RemovedRow).decode
+_decode_row: Callable[[bytes], _Row] = msgspec.msgpack.Decoder(_Row).decode
 
 
 class SequenceVerdict(StrEnum):

@@ -69,10 +69,8 @@ def read_metrics(page: bytes) -> EngineSignals:
 
 
 def _kind_of(page: bytes) -> EngineKind:
-    for kind in (EngineKind.VLLM, EngineKind.SGLANG, EngineKind.LLAMACPP):
-        if f"\n{kind}:".encode() in page:
-            return kind
-    return EngineKind.UNKNOWN
+    found = (kind for kind, mark in _KIND_MARKS.items() if mark in page)
+    return next(found, EngineKind.UNKNOWN)
 
 
 def _start_time_s(page: bytes) -> float | None:
@@ -131,6 +129,9 @@ _SIGNALS: Mapping[EngineKind, Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 
 
+_KIND_MARKS = MappingProxyType({kind: f"\n{kind}:".encode() for kind in _SIGNALS})
+
+
 def _line_pattern(kind: EngineKind) -> re.Pattern[bytes]:
     names = [name for aliases in _SIGNALS[kind].values() for name in aliases]
     # The literal head lets the matcher skip from one engine line to the next.
@@ -143,7 +144,6 @@ _LINES = MappingProxyType({kind: _line_pattern(kind) for kind in _SIGNALS})
 _SAMPLE = re.compile(
     rb'(?:\{((?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*)\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?[ \t\r]*$'
 )
-_LABEL = re.compile(rb'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 
 
 class _Samples:
@@ -180,8 +180,8 @@ class _Samples:
             return None
         return min(1.0, sum(value for _, value in samples) / len(samples))
 
-    def labels(self, signal: str) -> list[dict[str, str]]:
-        return [_labels(raw) for raw, _ in self.of(signal)]
+    def labels(self, signal: str) -> list[bytes]:
+        return [labels for labels, _ in self.of(signal)]
 
 
 def _number(text: bytes) -> float | None:
@@ -192,13 +192,18 @@ def _number(text: bytes) -> float | None:
     return value if math.isfinite(value) and value >= 0.0 else None
 
 
-def _labels(raw: bytes) -> dict[str, str]:
-    return {
-        name.decode(): _ESCAPE.sub(_unescape, value).decode(errors="replace")
-        for name, value in _LABEL.findall(raw)
-    }
+def _label(labels: bytes, key: str) -> str | None:
+    """One label's value. In a value a quote is escaped, so `,key="` begins only a label."""
+    labels = b"," + labels
+    mark = f',{key}="'.encode()
+    start = labels.find(mark)
+    found = _LABEL_VALUE.match(labels, start + len(mark)) if start >= 0 else None
+    if found is None:
+        return None
+    return _ESCAPE.sub(_unescape, found.group(1)).decode(errors="replace")
 
 
+_LABEL_VALUE = re.compile(rb'((?:[^"\\]|\\.)*)"')
 _ESCAPE = re.compile(rb"\\(.)")
 
 
@@ -285,31 +290,34 @@ _READERS: Mapping[EngineKind, Callable[[_Samples, float | None], EngineSignals]]
 _BOOLEANS: Mapping[str, bool] = MappingProxyType({"True": True, "False": False})
 
 
-def _latest_lora(samples: _Samples) -> dict[str, str] | None:
+def _latest_lora(samples: _Samples) -> bytes | None:
     # vLLM leaves a sample for every set of adapters it ever ran; its value is the time.
     infos = samples.of("lora")
-    return _labels(max(infos, key=lambda sample: sample[1])[0]) if infos else None
+    return max(infos, key=lambda sample: sample[1])[0] if infos else None
 
 
-def _names(labels: Mapping[str, str] | None, key: str) -> tuple[str, ...] | None:
-    if labels is None or key not in labels:
-        return None
-    return tuple(name for name in labels[key].split(",") if name)
+def _names(labels: bytes | None, key: str) -> tuple[str, ...] | None:
+    names = None if labels is None else _label(labels, key)
+    return None if names is None else tuple(name for name in names.split(",") if name)
 
 
-def _first(infos: Iterable[Mapping[str, str]], key: str) -> str | None:
-    return next((info[key] for info in infos if info.get(key, "None") != "None"), None)
+def _first(infos: Iterable[bytes], key: str) -> str | None:
+    values = (_label(info, key) for info in infos)
+    return next((value for value in values if value not in (None, "None")), None)
 
 
-def _first_int(infos: Iterable[Mapping[str, str]], key: str) -> int | None:
+def _first_int(infos: Iterable[bytes], key: str) -> int | None:
     return next(iter(_ints(infos, key)), None)
 
 
-def _sum_of(infos: Iterable[Mapping[str, str]], key: str) -> int | None:
+def _sum_of(infos: Iterable[bytes], key: str) -> int | None:
     values = _ints(infos, key)
     return sum(values) if values else None
 
 
-def _ints(infos: Iterable[Mapping[str, str]], key: str) -> list[int]:
-    texts = (info.get(key, "") for info in infos)
-    return [int(text) for text in texts if text.isascii() and text.isdecimal()]
+def _ints(infos: Iterable[bytes], key: str) -> list[int]:
+    texts = (_label(info, key) or "" for info in infos)
+    return [int(text) for text in texts if _INTEGER.fullmatch(text)]
+
+
+_INTEGER = re.compile(r"[0-9]{1,15}")

@@ -239,7 +239,8 @@ class _Rerank(_Body, frozen=True, gc=False, kw_only=True):
 def _read_rerank(body: bytes) -> RoutingFields:
     request = _decode_rerank(body)
     documents = request.documents or []
-    text = joined_content([[request.query], *([document] for document in documents)])
+    query = [request.query] if bytes(request.query) else None
+    text = joined_content([query, *([document] for document in documents)])
     return _fields(request, text=text, prompts=max(1, len(documents)), limit=0)
 
 
