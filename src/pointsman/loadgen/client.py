@@ -7,6 +7,7 @@ import re
 import socket
 import ssl
 from collections.abc import Callable
+from time import perf_counter
 from typing import TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -85,7 +86,6 @@ class LoadClient:
         self._tls = ssl.create_default_context() if target.scheme == "https" else None
         self._interrupted = False
         self._loop = asyncio.get_running_loop()
-        self._clock = self._loop.time
 
     async def wait_for_slot(self) -> None:
         """Wait until a connection is free and hold it for one `complete`."""
@@ -134,7 +134,7 @@ class LoadClient:
         self._idle.clear()
 
     async def _perform(self, request: bytes, new_exchange: Callable[[], E]) -> E:
-        deadline_s = self._clock() + self.limits.timeout_s
+        deadline_s = perf_counter() + self.limits.timeout_s
         reused = self._take_idle()
         if reused is not None:
             exchange = new_exchange()
@@ -145,7 +145,7 @@ class LoadClient:
         exchange = new_exchange()
         if self._interrupted:
             exchange.fail(Outcome.INTERRUPTED, "interrupted")
-            exchange.finish(self._clock())
+            exchange.finish(perf_counter())
             return exchange
         fresh = await self._connect(exchange, deadline_s)
         if fresh is not None:
@@ -157,7 +157,9 @@ class LoadClient:
     ) -> None:
         """Drive one exchange to its end; the connection is idle or closed afterwards."""
         cause = f"not over within {self.limits.timeout_s:g} s"
-        timer = self._loop.call_at(deadline_s, connection.abort, Outcome.TIMEOUT, cause)
+        timer = self._loop.call_later(
+            deadline_s - perf_counter(), connection.abort, Outcome.TIMEOUT, cause
+        )
         self._running[exchange] = connection
         connection.start(request, exchange)
         try:
@@ -171,7 +173,7 @@ class LoadClient:
 
     def _take_idle(self) -> Connection | None:
         """The connection used last, if the server can be trusted to hold it still."""
-        oldest_s = self._clock() - IDLE_S_MAX
+        oldest_s = perf_counter() - IDLE_S_MAX
         while self._idle:
             connection = self._idle.pop()
             if connection.usable and connection.idle_since_s >= oldest_s:
@@ -181,9 +183,9 @@ class LoadClient:
 
     async def _connect(self, exchange: Exchange, deadline_s: float) -> Connection | None:
         """A fresh connection, or None with the cause in `exchange`."""
-        until_s = min(deadline_s, self._clock() + CONNECT_TIMEOUT_S)
+        left_s = min(deadline_s - perf_counter(), CONNECT_TIMEOUT_S)
         try:
-            async with asyncio.timeout_at(until_s):
+            async with asyncio.timeout(left_s):
                 connection = await self._open()
         except TimeoutError:
             exchange.fail(Outcome.CONNECT_ERROR, "connect timed out")
@@ -195,7 +197,7 @@ class LoadClient:
             connection.abort(Outcome.INTERRUPTED, "interrupted")
         if self._interrupted:
             exchange.failure, exchange.cause = Outcome.INTERRUPTED, "interrupted"
-        exchange.finish(self._clock())
+        exchange.finish(perf_counter())
         return None
 
     async def _open(self) -> Connection:
@@ -208,7 +210,7 @@ class LoadClient:
         for host, port in self._addresses:
             try:
                 _, connection = await loop.create_connection(
-                    lambda: Connection(clock=self._clock, on_idle=self._idle.append),
+                    lambda: Connection(on_idle=self._idle.append),
                     host,
                     port,
                     ssl=self._tls,

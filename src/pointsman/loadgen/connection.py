@@ -6,6 +6,8 @@ that are not HTTP, the client's own abort), the exchange's `done` future is set 
 
 import asyncio
 from collections.abc import Callable
+from time import perf_counter
+from typing import cast
 
 import httptools
 
@@ -54,10 +56,7 @@ class Exchange:
 class Connection(asyncio.Protocol):
     """A socket and its parser. `on_idle` is called when an answer ended and the socket lives."""
 
-    def __init__(
-        self, *, clock: Callable[[], float], on_idle: Callable[["Connection"], None]
-    ) -> None:
-        self._clock = clock
+    def __init__(self, *, on_idle: Callable[["Connection"], None]) -> None:
         self._on_idle = on_idle
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
@@ -74,10 +73,15 @@ class Connection(asyncio.Protocol):
         return transport is not None and not transport.is_closing() and self._exchange is None
 
     def start(self, request: bytes, exchange: Exchange) -> None:
-        """Send a request; `exchange.done` tells when its answer is over."""
-        assert self.usable, "connection is busy or closed"
-        assert self._transport is not None
+        """Send a request; `exchange.done` tells when its answer is over.
+
+        A peer that closes right after accepting has no answer: the exchange ends at once.
+        """
+        assert self._exchange is None, "one exchange at a time"
         self._exchange = exchange
+        if self._transport is None or self._transport.is_closing():
+            self._fail(Outcome.DISCONNECTED, "connection closed before an answer")
+            return
         self._header_bytes = 0
         self._head_complete = self._until_eof = False
         self._transport.write(request)
@@ -87,8 +91,7 @@ class Connection(asyncio.Protocol):
         self._fail(outcome, cause)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
         exchange = self._exchange
@@ -146,7 +149,7 @@ class Connection(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         exchange = self._exchange
         if exchange is not None:
-            exchange.on_body(data, self._clock())
+            exchange.on_body(data, perf_counter())
             if exchange.failure is Outcome.BAD_RESPONSE:
                 self._fail(Outcome.BAD_RESPONSE, exchange.cause)
 
@@ -163,7 +166,7 @@ class Connection(asyncio.Protocol):
         if exchange is None:
             return
         self._exchange = None
-        now_s = self._clock()
+        now_s = perf_counter()
         exchange.finish(now_s)
         if self._parser.should_keep_alive() and self.usable:
             self.idle_since_s = now_s
@@ -175,7 +178,7 @@ class Connection(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.fail(outcome, cause, detail)
-            exchange.finish(self._clock())
+            exchange.finish(perf_counter())
         self._close()
 
     def _close(self) -> None:

@@ -4,11 +4,15 @@ Open loop: requests are due at their arrival times whatever the server does, and
 the moment due, so a queue that forms in the client is not hidden (no coordinated omission).
 Closed loop: a number of conversations run at once; a turn comes when the previous one has ended
 and its think time has passed.
+
+Times are read from `perf_counter`: uvloop's own clock stands still within a turn of the loop.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import StrEnum
+from time import perf_counter
 from urllib.parse import quote
 
 import msgspec
@@ -61,17 +65,16 @@ class LoadRun:
         self._on_record = on_record
         self._writer = PromptWriter(salt=options.salt)
         self._stopped = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
         self._started_s = 0.0
 
     async def run(self) -> list[RequestRecord]:
         """Send everything and return the records in order of their requests."""
-        self._started_s = self._loop.time()
+        self._started_s = perf_counter()
         if self._options.concurrency is None:
             await self._open_loop()
         else:
             await self._closed_loop(self._options.concurrency)
-        self.duration_s = self._loop.time() - self._started_s
+        self.duration_s = perf_counter() - self._started_s
         self.records.sort(key=lambda record: record.index)
         return self.records
 
@@ -99,38 +102,37 @@ class LoadRun:
 
         async def converse() -> None:
             for turns in waiting:
-                ended_s = self._loop.time()
+                ended_s = perf_counter()
                 for request in turns:
                     index = indexes[id(request)]
                     payload = self._payload(index, request)
                     if await self._stopped_before(ended_s + request.think_s):
                         return
                     await self._client.wait_for_slot()
-                    due_s = self._loop.time() - self._started_s
+                    due_s = perf_counter() - self._started_s
                     await self._exchange(index, request, payload, due_s=due_s)
-                    ended_s = self._loop.time()
+                    ended_s = perf_counter()
 
         async with asyncio.TaskGroup() as group:
             for _ in range(concurrency):
                 group.create_task(converse())
 
     async def _stopped_before(self, at_s: float) -> bool:
-        """Sleep until `at_s` of the loop's clock; True as soon as the run is stopped."""
-        delay_s = at_s - self._loop.time()
-        if delay_s <= 0:
-            await asyncio.sleep(0)
-        else:
-            try:
+        """Sleep until `at_s`; True as soon as the run is stopped.
+
+        uvloop counts timers in whole milliseconds and may fire early, hence the loop.
+        """
+        await asyncio.sleep(0)
+        while not self._stopped.is_set() and (delay_s := at_s - perf_counter()) > 0:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(delay_s):
                     await self._stopped.wait()
-            except TimeoutError:
-                pass
         return self._stopped.is_set()
 
     async def _exchange(
         self, index: int, request: TrafficRequest, payload: bytes, *, due_s: float
     ) -> None:
-        sent_s = self._loop.time() - self._started_s
+        sent_s = perf_counter() - self._started_s
         self.in_flight += 1
         try:
             exchange = await self._client.complete(payload)
