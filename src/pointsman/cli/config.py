@@ -1,0 +1,220 @@
+"""The configuration: every field with its unit, default and what it trades.
+
+The descriptions are the reference: `pointsman init` writes them into its example, so that
+the two cannot differ. `config_file` reads a file into these structs.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from pointsman.core.limits import INDEX_BYTES_MAX, NODES_MAX, QUEUE_TIMEOUT_S
+
+POLICY_DEFAULT = "marginal_cost"
+
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+
+
+class Listen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where clients connect."""
+
+    host: Annotated[
+        str,
+        Meta(
+            description="Address to listen on. The default is this machine only: without API "
+            "keys anyone who reaches the port can use the engines. 0.0.0.0 opens it."
+        ),
+    ] = "127.0.0.1"
+    port: Annotated[Port, Meta(description="TCP port of the OpenAI-compatible API.")] = 8080
+    api_keys: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Keys that clients may send as 'Authorization: Bearer KEY'; empty lets "
+            "everyone in. Write ${VARIABLE} to keep them out of the file."
+        ),
+    ] = ()
+    cors_origins: Annotated[
+        tuple[str, ...],
+        Meta(description="Origins of browser applications that may call the API; '*' is any."),
+    ] = ()
+    reply_headers: Annotated[
+        bool,
+        Meta(
+            description="Tell clients the node and the policy in x-pointsman-node and "
+            "x-pointsman-policy. Helps debugging, shows the names of your engines."
+        ),
+    ] = False
+    keep_alive_comments_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3_600,
+            description="Seconds of silence in a stream after which ': keep-alive' is sent, for "
+            "proxies that cut idle connections; 0 is off. A comment commits the answer to "
+            "status 200 before the engine has spoken.",
+        ),
+    ] = 0.0
+
+
+class Admin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where metrics, state and steering are served."""
+
+    host: Annotated[
+        str,
+        Meta(
+            description="Address of the admin plane. It has no keys: whoever reaches it can "
+            "drain nodes, so it stays on this machine by default."
+        ),
+    ] = "127.0.0.1"
+    port: Annotated[Port, Meta(description="TCP port of the admin plane.")] = 8081
+
+
+class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An inference engine to send requests to."""
+
+    url: Annotated[str, Meta(description="Its address, like http://10.0.0.7:8000, no path.")]
+    name: Annotated[
+        Name | None,
+        Meta(description="What headers, metrics and logs call it. Default: engine-1, engine-2 …"),
+    ] = None
+    models: Annotated[
+        tuple[str, ...],
+        Meta(description="Models to send it. Default: whatever its /v1/models lists."),
+    ] = ()
+    pool: Annotated[
+        str, Meta(description="Pool that x-pointsman-pool selects, for example long-context.")
+    ] = "default"
+    zone: Annotated[str, Meta(description="Zone or region, a hard constraint if asked for.")] = ""
+    labels: Annotated[
+        dict[str, str], Meta(description="Labels that a request may require, name: value.")
+    ] = {}
+    concurrency_max: Annotated[
+        Annotated[int, Meta(ge=1, le=100_000)] | None,
+        Meta(
+            description="Requests in flight there at once. Default: 256, vLLM's max_num_seqs. "
+            "Higher only moves the queue into the engine, where nothing can re-order it."
+        ),
+    ] = None
+    kv_events: Annotated[
+        str,
+        Meta(
+            description="Where it publishes KV-cache events: auto asks the engine, off trusts "
+            "our own routing history, tcp://HOST:PORT names it. Exact knowledge of the cache "
+            "costs some CPU for each block the engine stores."
+        ),
+    ] = "auto"
+
+
+class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long each stage of a request may take."""
+
+    connect_s: Annotated[
+        Seconds, Meta(description="Seconds to connect to an engine before another is tried.")
+    ] = 2.0
+    first_token_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds until an engine's first byte. Long prompts in a long queue need "
+            "minutes; short values turn load into retries."
+        ),
+    ] = 300.0
+    idle_s: Annotated[
+        Seconds,
+        Meta(description="Seconds between two chunks of a stream before it counts as hung."),
+    ] = 120.0
+    total_s: Annotated[
+        Seconds, Meta(description="Seconds for a whole request, the longest stream included.")
+    ] = 3_600.0
+    queue_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds a request may wait for a free engine. Longer than clients wait "
+            "serves answers that nobody reads."
+        ),
+    ] = QUEUE_TIMEOUT_S
+    drain_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds that running requests get to finish after SIGTERM. Keep it "
+            "below the supervisor's own patience (Kubernetes: terminationGracePeriodSeconds)."
+        ),
+    ] = 30.0
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Bounds on memory."""
+
+    connections_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="Client connections at once; more get 429. Each open stream costs some "
+            "tens of KiB and two file descriptors (ulimit -n).",
+        ),
+    ] = 10_000
+    body_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1_024,
+            le=1 << 30,
+            description="Bytes of a request body; larger gets 413. Images travel in it as base64.",
+        ),
+    ] = 32 * 1024 * 1024
+    index_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1 << 20,
+            le=1 << 38,
+            description="Bytes of the prefix index, about 128 a block. Too small forgets prefixes "
+            "that the engines still hold.",
+        ),
+    ] = INDEX_BYTES_MAX
+
+
+class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is written down."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Meta(description="Least level of messages on stderr: debug, info, warning or error."),
+    ] = "info"
+    access: Annotated[
+        str,
+        Meta(
+            description="One JSON line for each request: stdout, none, or a file's path. "
+            "Costs a few microseconds a request; never holds prompts, answers or keys."
+        ),
+    ] = "stdout"
+    decisions: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="Decisions kept for `pointsman explain`, about 2 KiB each.",
+        ),
+    ] = 4_096
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole process."""
+
+    listen: Annotated[Listen, Meta(description="Where clients connect.")] = Listen()
+    admin: Annotated[Admin, Meta(description="Metrics, state and steering.")] = Admin()
+    policy: Annotated[
+        str,
+        Meta(
+            description="How a node is chosen; `pointsman serve --help` lists the names. "
+            "Can be changed while running: PUT /pointsman/v1/policy."
+        ),
+    ] = POLICY_DEFAULT
+    engines: Annotated[
+        tuple[Engine, ...],
+        Meta(max_length=NODES_MAX, description="The inference engines."),
+    ] = ()
+    timeouts: Annotated[Timeouts, Meta(description="How long each stage may take.")] = Timeouts()
+    limits: Annotated[Limits, Meta(description="Bounds on memory.")] = Limits()
+    log: Annotated[Log, Meta(description="What is written down.")] = Log()

@@ -1,0 +1,176 @@
+"""A configuration file, read and checked as a whole; and the example that documents it."""
+
+import difflib
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import inspect
+
+from pointsman.cli.config import Config, Engine
+from pointsman.cli.yaml_reader import Document, Position, Problem, Rejected, read
+
+
+def load(
+    path: Path,
+    environment: Mapping[str, str],
+    policies: Sequence[str],
+    *,
+    needs_engines: bool = True,
+) -> Config:
+    """The file's configuration. Raises Rejected with every problem found, in its order."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise Rejected([Problem(1, 1, "no such file; `pointsman init` writes one")]) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Rejected([Problem(1, 1, f"cannot be read: {error}")]) from None
+    config, document = read(text, Config, environment)
+    if problems := list(_inconsistencies(config, document, policies, needs_engines)):
+        raise Rejected(problems)
+    return config
+
+
+def _inconsistencies(
+    config: Config, document: Document, policies: Sequence[str], needs_engines: bool
+) -> Iterator[Problem]:
+    """What no field shows alone."""
+
+    def at(*path: str | int) -> Position:
+        while path and path not in document.positions:
+            path = path[:-1]
+        return document.positions.get(path, Position(1, 1))
+
+    if policies and config.policy not in policies:
+        yield Problem(*at("policy"), f"policy: {unknown_name(config.policy, policies)}")
+    if config.listen.port == config.admin.port != 0:
+        yield Problem(*at("admin", "port"), f"admin.port: {config.admin.port} is listen.port too")
+    if needs_engines and ("engines",) not in document.positions:
+        yield Problem(1, 1, "no engines: list them under 'engines:' ('engines: []' means none yet)")
+    seen_urls: dict[str, int] = {}
+    seen_names: dict[str, int] = {}
+    for index, engine in enumerate(config.engines):
+        if problem := url_problem(engine.url):
+            yield Problem(*at("engines", index, "url"), f"engines[{index}].url: {problem}")
+        elif (first := seen_urls.setdefault(engine.url.rstrip("/"), index)) != index:
+            yield Problem(
+                *at("engines", index, "url"),
+                f"engines[{index}].url: {engine.url} is engines[{first}] already",
+            )
+        name = engine_name(engine, index)
+        if (first := seen_names.setdefault(name, index)) != index:
+            yield Problem(
+                *at("engines", index, "name"),
+                f"engines[{index}].name: '{name}' is the name of engines[{first}] already",
+            )
+        if problem := _kv_events_problem(engine.kv_events):
+            yield Problem(
+                *at("engines", index, "kv_events"), f"engines[{index}].kv_events: {problem}"
+            )
+
+
+def engine_name(engine: Engine, index: int) -> str:
+    """Its name, or engine-1, engine-2 …: an address must not reach clients by a header."""
+    return engine.name or f"engine-{index + 1}"
+
+
+def unknown_name(name: str, known: Sequence[str]) -> str:
+    """A sentence about a name that is none of `known`."""
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean '{close[0]}'?" if close else ""
+    return f"'{name}' is none of {', '.join(known)}{hint}"
+
+
+def url_problem(url: str) -> str:
+    """What is wrong with an engine's URL, and the remedy; empty if nothing is."""
+    if re.match(r"^[./~]", url) or Path(url).is_dir():
+        return f"'{url}' is a path, not the URL of an engine, like http://10.0.0.7:8000"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        return f"'{url}': {error}"
+    if "://" not in url:
+        return f"'{url}' has no scheme; did you mean http://{url}?"
+    if parts.scheme != "http":
+        return f"'{url}': the scheme is '{parts.scheme}'; engines are spoken to over http://"
+    if not parts.hostname:
+        return f"'{url}' names no host"
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        trimmed = f"{parts.scheme}://{parts.netloc}"
+        return f"'{url}' has a path; the gateway adds it itself: write {trimmed}"
+    if parts.username is not None:
+        return f"'{parts.hostname}': no user or password belongs here"
+    return "" if port != 0 else f"'{url}': port 0 is no place to connect to"
+
+
+def _kv_events_problem(text: str) -> str:
+    if text in ("auto", "off"):
+        return ""
+    if re.match(r"^tcp://[^/\s*]+:\d{1,5}$", text) or text.startswith("ipc://"):
+        return ""
+    return f"'{text}' is neither auto, off nor like tcp://10.0.0.7:5557"
+
+
+# --- the example --------------------------------------------------------------------------
+
+_EXAMPLE_ENGINE = {"url": "http://127.0.0.1:8000"}
+
+
+def example() -> str:
+    """A commented file with every field; what is not commented out is what must be given."""
+    lines = ["# Pointsman. Check it with: pointsman check FILE", ""]
+    root = inspect.type_info(Config)
+    assert isinstance(root, inspect.StructType)
+    for field in root.fields:
+        lines += [*_comment(_description(field.type), 0)]
+        lines += _section(field)
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _section(field: inspect.Field) -> list[str]:
+    kind = _inner(field.type)
+    if isinstance(kind, inspect.StructType):
+        return [f"{field.name}:", *_fields(kind, indent=2)]
+    if field.name == "engines":
+        assert isinstance(kind, inspect.VarTupleType)
+        item = _inner(kind.item_type)
+        assert isinstance(item, inspect.StructType)
+        return ["engines:", *_fields(item, indent=4, first="  - ")]
+    return [f"{field.name}: {_yaml(field.default)}"]
+
+
+def _fields(kind: inspect.StructType, *, indent: int, first: str = "") -> list[str]:
+    lines: list[str] = []
+    for number, field in enumerate(kind.fields):
+        given = _EXAMPLE_ENGINE.get(field.name) if first else None
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        lines += _comment(_description(field.type), indent)
+        lead = first if first and number == 0 else " " * indent
+        value = _yaml(given if given is not None else default)
+        lines.append(f"{lead}{'' if given else '# '}{field.name}: {value}")
+    return lines
+
+
+def _comment(text: str, indent: int) -> list[str]:
+    lead = f"{' ' * indent}# "
+    return textwrap.wrap(text, 96, initial_indent=lead, subsequent_indent=lead)
+
+
+def _description(kind: inspect.Type) -> str:
+    extra = kind.extra_json_schema if isinstance(kind, inspect.Metadata) else None
+    return str((extra or {}).get("description", ""))
+
+
+def _inner(kind: inspect.Type) -> inspect.Type:
+    while isinstance(kind, inspect.Metadata):
+        kind = kind.type
+    return kind
+
+
+def _yaml(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,254 @@
+"""YAML into a struct, strictly, with the line and column of everything that is wrong.
+
+`read` walks the parsed nodes beside the struct's type: an unknown key, a duplicate, a value
+of the wrong kind or an unset ${VARIABLE} becomes a `Problem` where it stands, and all of
+them are reported at once. Leaves and their bounds are checked by msgspec.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, TypeVar
+
+import msgspec
+import yaml
+from msgspec import inspect
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+class Problem(NamedTuple):
+    """Something wrong in a file; lines and columns count from 1."""
+
+    line: int
+    column: int
+    message: str
+
+
+class Position(NamedTuple):
+    line: int
+    column: int
+
+
+class Document(NamedTuple):
+    """What was read: `positions` leads from a path like ("engines", 0, "url") to its place."""
+
+    value: object
+    positions: dict[tuple[str | int, ...], Position]
+
+
+class Rejected(Exception):  # noqa: N818 - it is an outcome, not a fault of ours
+    """The file cannot be used; `problems` says why, in the file's order."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("; ".join(problem.message for problem in problems))
+        self.problems = sorted(problems)
+
+
+def read(text: str, into: type[T], environment: Mapping[str, str]) -> tuple[T, Document]:
+    """The struct that `text` describes. Raises Rejected."""
+    root = _compose(text)
+    reader = _Reader(environment)
+    value = reader.convert(root, inspect.type_info(into), ()) if root is not None else {}
+    if reader.problems:
+        raise Rejected(reader.problems)
+    try:
+        return msgspec.convert(value, into), Document(value, reader.positions)
+    except msgspec.ValidationError as error:  # what only the whole can show
+        raise Rejected([Problem(1, 1, str(error))]) from None
+
+
+def _compose(text: str) -> yaml.Node | None:
+    try:
+        return yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        message = f"not YAML: {error.problem or error.context}"
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        raise Rejected([Problem(line, column, message)]) from None
+    except yaml.YAMLError as error:
+        raise Rejected([Problem(1, 1, f"not YAML: {str(error).splitlines()[0]}")]) from None
+
+
+_Path = tuple[str | int, ...]
+
+
+class _Reader:
+    """Collects problems and positions on the way down."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.problems: list[Problem] = []
+        self.positions: dict[_Path, Position] = {}
+        self._environment = environment
+        self._resolver = yaml.SafeLoader("")
+
+    def convert(self, node: yaml.Node, kind: inspect.Type, path: _Path) -> object:
+        """The plain value of `node`, which is to be of `kind`; None after a problem."""
+        self.positions[path] = Position(node.start_mark.line + 1, node.start_mark.column + 1)
+        kind = _bare(kind, is_null=node.tag.endswith(":null"))
+        match kind:
+            case inspect.StructType():
+                return self._struct(node, kind, path)
+            case inspect.DictType():
+                return self._dict(node, kind, path)
+            case inspect.VarTupleType():
+                return self._list(node, kind, path)
+            case _:
+                return self._leaf(node, kind, path)
+
+    def _struct(self, node: yaml.Node, kind: inspect.StructType, path: _Path) -> object:
+        fields = {field.encode_name: field for field in kind.fields}
+        value = {}
+        for key, name, child in self._pairs(node, path):
+            if name in fields:
+                value[name] = self.convert(child, fields[name].type, (*path, name))
+            else:
+                self._complain(key, f"{_at(path)}unknown key '{name}'{_hint(name, fields)}")
+        missing = [name for name, field in fields.items() if field.required and name not in value]
+        if missing and isinstance(node, yaml.MappingNode):
+            self._complain(node, f"{_at(path)}'{missing[0]}' is missing")
+        return value
+
+    def _dict(self, node: yaml.Node, kind: inspect.DictType, path: _Path) -> object:
+        return {
+            name: self.convert(child, kind.value_type, (*path, name))
+            for _, name, child in self._pairs(node, path)
+        }
+
+    def _pairs(self, node: yaml.Node, path: _Path) -> Iterator[tuple[yaml.Node, str, yaml.Node]]:
+        if node.tag.endswith(":null"):
+            return  # `section:` with nothing below it, as in an example that is commented out
+        if not isinstance(node, yaml.MappingNode):
+            self._complain(node, f"{_name(path)} is to be a mapping of keys to values")
+            return
+        seen: dict[str, int] = {}
+        for key, child in node.value:
+            name = str(key.value)
+            if name in seen:
+                self._complain(
+                    key, f"{_at(path)}'{name}' is given twice, first in line {seen[name]}"
+                )
+                continue
+            seen[name] = key.start_mark.line + 1
+            yield key, name, child
+
+    def _list(self, node: yaml.Node, kind: inspect.VarTupleType, path: _Path) -> object:
+        if node.tag.endswith(":null"):
+            return []
+        if not isinstance(node, yaml.SequenceNode):
+            self._complain(node, f"{_name(path)} is to be a list")
+            return []
+        return [
+            self.convert(child, kind.item_type, (*path, index))
+            for index, child in enumerate(node.value)
+        ]
+
+    def _leaf(self, node: yaml.Node, kind: inspect.Type, path: _Path) -> object:
+        if not isinstance(node, yaml.ScalarNode):
+            self._complain(node, f"{_name(path)} is to be a single value")
+            return None
+        if unset := self._unset(node):
+            self._complain(
+                node, f"the variable {unset} is not set; ${{{unset}:-VALUE}} defaults it"
+            )
+            return None
+        value = self._scalar(node, wants_text=isinstance(kind, inspect.StrType))
+        if problem := _violation(value, kind):
+            self._complain(node, f"{_name(path)}: {problem}")
+        return value
+
+    def _scalar(self, node: yaml.ScalarNode, *, wants_text: bool) -> object:
+        text = _VARIABLE.sub(self._variable, str(node.value))
+        tag = node.tag
+        resolve: Callable[..., object] = self._resolver.resolve
+        if text != node.value and node.style is None:  # ${PORT} may stand for a number
+            tag = str(resolve(yaml.ScalarNode, text, (True, False)))
+        plain = yaml.ScalarNode(tag, text, node.start_mark, node.end_mark)
+        if wants_text and not tag.endswith((":bool", ":null")):
+            return text  # a name may look like a number: 7, 1e5, 2024-01-01
+        try:
+            value: object = self._resolver.construct_object(plain)
+        except (yaml.YAMLError, ValueError):
+            return text
+        return value
+
+    def _unset(self, node: yaml.ScalarNode) -> str:
+        """The first variable that has neither a value nor a default, or an empty string."""
+        for found in _VARIABLE.finditer(str(node.value)):
+            name, default = found[1], found[2]
+            if name is not None and default is None and name not in self._environment:
+                return str(name)
+        return ""
+
+    def _variable(self, found: re.Match[str]) -> str:
+        return "$" if found[1] is None else self._environment.get(found[1], found[2]) or ""
+
+    def _complain(self, node: yaml.Node, message: str) -> None:
+        mark = node.start_mark
+        self.problems.append(Problem(mark.line + 1, mark.column + 1, message))
+
+
+def _bare(kind: inspect.Type, *, is_null: bool) -> inspect.Type:
+    """`kind` without metadata, and without `| None` unless the value is null."""
+    if isinstance(kind, inspect.Metadata):
+        return _bare(kind.type, is_null=is_null)
+    if isinstance(kind, inspect.UnionType) and not is_null:
+        rest = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
+        return _bare(rest[0], is_null=False) if len(rest) == 1 else kind
+    return kind
+
+
+def _violation(value: object, kind: inspect.Type) -> str:
+    """What is wrong with a leaf, or an empty string."""
+    match kind:
+        case inspect.LiteralType(values=values):
+            return "" if value in values else f"{value!r} is none of {', '.join(map(str, values))}"
+        case inspect.BoolType():
+            return "" if isinstance(value, bool) else f"{value!r} is neither true nor false"
+        case inspect.IntType():
+            wrong = isinstance(value, bool) or not isinstance(value, int)
+            return f"{value!r} is not a whole number" if wrong else _out_of_range(value, kind)
+        case inspect.FloatType():
+            wrong = isinstance(value, bool) or not isinstance(value, int | float)
+            return f"{value!r} is not a number" if wrong else _out_of_range(value, kind)
+        case inspect.StrType(pattern=pattern):
+            if not isinstance(value, str):
+                return f"{value!r} is not text; put it in quotes if it is meant as such"
+            fits = pattern is None or re.search(pattern, value)
+            return (
+                ""
+                if fits
+                else f"{value!r} does not fit: letters, digits, '.', '_', '-'; 63 at most"
+            )
+        case _:
+            return ""
+
+
+def _out_of_range(value: object, kind: inspect.IntType | inspect.FloatType) -> str:
+    assert isinstance(value, int | float)
+    if kind.ge is not None and not value >= kind.ge:
+        return f"{value} is below {kind.ge}"
+    if kind.gt is not None and not value > kind.gt:
+        return f"{value} is not above {kind.gt}"
+    if kind.le is not None and not value <= kind.le:
+        return f"{value} is above {kind.le}"
+    return ""
+
+
+def _hint(name: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else f"; known: {', '.join(known)}"
+
+
+def _at(path: _Path) -> str:
+    return f"{_name(path)}: " if path else ""
+
+
+def _name(path: _Path) -> str:
+    """A path as people write it: engines[0].url."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text or "the file"

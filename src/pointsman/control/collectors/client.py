@@ -1,0 +1,84 @@
+"""GET on an engine, and why it failed in words that lead to the cause."""
+
+import asyncio
+import socket
+
+import aiohttp
+
+from pointsman.engines.adapters import EngineTrouble, Reply
+
+BODY_BYTES_MAX = 8 * 1024 * 1024
+"""A metrics page is 50 kB, a list of a thousand adapters 300 kB. Beyond this it is no engine."""
+
+CONNECTIONS_MAX = 256
+"""Collector connections at once over all nodes; more wait for one. Descriptors are for clients."""
+
+IDLE_S_MAX = 2.0
+"""Idle connections are closed before uvicorn does it (5 s), which would race with our GET."""
+
+
+def new_session() -> aiohttp.ClientSession:
+    """The one session that all collectors share. The caller closes it."""
+    connector = aiohttp.TCPConnector(
+        limit=CONNECTIONS_MAX, limit_per_host=4, keepalive_timeout=IDLE_S_MAX
+    )
+    return aiohttp.ClientSession(
+        connector=connector,
+        headers={"User-Agent": "pointsman"},
+        timeout=aiohttp.ClientTimeout(total=None),  # each call has its own
+        auto_decompress=True,
+    )
+
+
+class EngineClient:
+    """GETs on one engine."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self._base = url.rstrip("/")
+
+    async def get(self, path: str, *, timeout_s: float) -> Reply:
+        """The answer, of whatever status. Raises EngineTrouble."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._get(path)
+        except TimeoutError:
+            detail = f"no answer to GET {path} within {timeout_s:g} s"
+            raise EngineTrouble(detail, timed_out=True) from None
+        except aiohttp.ClientError as error:
+            raise EngineTrouble(_cause(error, path)) from None
+        except (OSError, ValueError) as error:
+            raise EngineTrouble(f"GET {path}: {error}") from None
+
+    async def _get(self, path: str) -> Reply:
+        async with self._session.get(self._base + path, allow_redirects=False) as response:
+            body = bytearray()
+            async for chunk in response.content.iter_any():
+                body += chunk
+                if len(body) > BODY_BYTES_MAX:
+                    raise EngineTrouble(f"GET {path} answers more than {BODY_BYTES_MAX} bytes")
+            return Reply(response.status, bytes(body))
+
+
+def _cause(error: aiohttp.ClientError, path: str) -> str:
+    match error:
+        case aiohttp.ClientConnectorDNSError():
+            return "its host name cannot be resolved"
+        case aiohttp.ClientConnectorError():
+            return _connect_cause(error.os_error)
+        case aiohttp.ServerDisconnectedError():
+            return f"it closed the connection without answering GET {path}"
+        case aiohttp.ClientResponseError():
+            return f"it does not speak HTTP (GET {path}): is this its HTTP port?"
+        case aiohttp.ClientOSError():
+            return f"the connection broke: {error.strerror or error}"
+        case _:
+            return f"GET {path}: {error or type(error).__name__}"
+
+
+def _connect_cause(error: OSError) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused: is it running, and is this its HTTP port?"
+    if isinstance(error, socket.gaierror):
+        return "its host name cannot be resolved"
+    return f"cannot connect: {error.strerror or error}"

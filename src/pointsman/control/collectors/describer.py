@@ -1,0 +1,119 @@
+"""Who is it? Asks until the engine has described itself, then watches what it serves."""
+
+import asyncio
+import logging
+from urllib.parse import urlsplit
+
+from pointsman.control.collectors.client import EngineClient
+from pointsman.control.collectors.link import NodeLink, wait_for
+from pointsman.core.events import NodeDescribed, NodeFacts
+from pointsman.engines.adapters import (
+    Description,
+    EngineTrouble,
+    NotReady,
+    Reply,
+    describe,
+    refresh,
+)
+from pointsman.wire.engine_metrics import EngineKind
+
+DESCRIBE_INTERVAL_S = 30.0
+"""Between looks at /v1/models: how late an adapter loaded at run time may appear."""
+
+RETRY_S_MIN = 0.25
+RETRY_S_MAX = 2.0
+"""While an engine starts: vLLM takes 15 s to minutes, and users wait for the first answer."""
+
+COMPLAIN_S = 30.0
+"""Between log lines about an engine that still has not described itself."""
+
+TIMEOUT_S = 5.0
+"""For each answer: an engine that compiles kernels may be slow, not dead."""
+
+NAMES_ITS_MODELS = frozenset({EngineKind.VLLM, EngineKind.SGLANG})
+"""Engines that refuse a model they do not list; llama.cpp serves any name."""
+
+log = logging.getLogger(__name__)
+
+
+class Describer:
+    """One node's description, kept fresh."""
+
+    def __init__(self, link: NodeLink, client: EngineClient) -> None:
+        self._link = link
+        self._client = client
+        self._host = urlsplit(link.spec.url).hostname or ""
+        self._known: Description | None = None
+
+    async def run(self) -> None:
+        """Describe at once, after that in intervals and whenever asked to."""
+        while True:
+            self._link.describe_soon.clear()
+            if self._link.described.is_set():
+                await self._refresh()
+            else:
+                await self._describe_until_it_answers()
+            await wait_for(self._link.describe_soon, self._link.jittered(DESCRIBE_INTERVAL_S))
+
+    async def _describe_until_it_answers(self) -> None:
+        delay_s, complain_at_s = RETRY_S_MIN, self._link.now_s()
+        while not await self._describe():
+            if self._link.now_s() >= complain_at_s:
+                complain_at_s = self._link.now_s() + COMPLAIN_S
+                log.warning(
+                    "waiting for engine %s at %s: %s",
+                    self._link.spec.name,
+                    self._link.spec.url,
+                    self._link.problem,
+                )
+            await asyncio.sleep(self._link.jittered(delay_s))
+            delay_s = min(2 * delay_s, RETRY_S_MAX)
+
+    async def _describe(self) -> bool:
+        """Whether the current incarnation is described."""
+        node_id = self._link.node_id
+        try:
+            known = await describe(self._get, self._host)
+        except (NotReady, EngineTrouble) as trouble:
+            self._link.problem = str(trouble)
+            return False
+        if node_id is None or node_id != self._link.node_id:
+            return False  # it restarted meanwhile: these may be the facts of the old one
+        if problem := _mismatch(self._link.spec.models, known.facts):
+            self._link.problem = problem
+            return False
+        self._known = known
+        self._link.describe(known.facts, known.sources, known.page)
+        return True
+
+    async def _refresh(self) -> None:
+        """See what it serves by now. Other base models mean another engine at this address."""
+        assert self._known is not None, "described, yet nothing is known"
+        node_id, before = self._link.node_id, self._known
+        try:
+            known = await refresh(self._get, before)
+        except (NotReady, EngineTrouble):
+            return  # the prober's matter
+        if node_id is None or node_id != self._link.node_id:
+            return
+        if _base_models(known.facts) != _base_models(before.facts):
+            self._link.restarted("it serves other models")
+        elif known.facts != before.facts:
+            self._known = known
+            self._link.facts = known.facts
+            self._link.service.submit(NodeDescribed(node_id, known.facts))
+
+    async def _get(self, path: str) -> Reply:
+        return await self._client.get(path, timeout_s=TIMEOUT_S)
+
+
+def _base_models(facts: NodeFacts) -> list[str]:
+    return sorted(card.name for card in facts.models if card.parent is None)
+
+
+def _mismatch(configured: tuple[str, ...], facts: NodeFacts) -> str:
+    """Why the engine cannot serve what it is configured for, or an empty string."""
+    served = [card.name for card in facts.models]
+    if not configured or facts.kind not in NAMES_ITS_MODELS or set(configured) & set(served):
+        return ""
+    return f"it serves {', '.join(served)}, not {', '.join(configured)}"

@@ -1,0 +1,101 @@
+"""ZMQ on the event loop: a subscription read from the socket's descriptor, and replays.
+
+pyzmq's asyncio sockets make a future for every message; here one wake-up of the loop reads a
+batch of them, which is what keeps the ingest of a busy engine cheap.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+import zmq
+import zmq.asyncio
+
+MESSAGES_PER_WAKE_UP = 64
+"""Then the loop's other work gets its turn: about 2 ms of decoding."""
+
+RECEIVE_QUEUE_MAX = 10_000
+"""Messages ZMQ keeps for us while the loop is busy; what is beyond shows as a gap."""
+
+RECONNECT_MS_MIN = 200
+RECONNECT_MS_MAX = 5_000
+
+MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+
+REPLAY_TIMEOUT_S = 5.0
+"""Silence that ends a replay: vLLM's publisher answers within 0.1 s."""
+
+
+class Subscription:
+    """A SUB socket that hands each message to `on_message`, in order, on the loop's thread."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        on_message: Callable[[Sequence[bytes]], None],
+    ) -> None:
+        """Raises ValueError for an endpoint that ZMQ cannot connect to."""
+        self._on_message = on_message
+        self._loop = asyncio.get_running_loop()
+        self._socket = context.socket(zmq.SUB)
+        self._closed = False
+        try:
+            self._set_up(endpoint)
+        except zmq.ZMQError as error:
+            self._socket.close(linger=0)
+            raise ValueError(f"{endpoint}: {error}") from None
+        self._descriptor = int(self._socket.getsockopt(zmq.FD))
+        self._loop.add_reader(self._descriptor, self._read)
+        self._read()  # the descriptor is edge-triggered: look before the first edge
+
+    def _set_up(self, endpoint: str) -> None:
+        self._socket.setsockopt(zmq.RCVHWM, RECEIVE_QUEUE_MAX)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS_MIN)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SUBSCRIBE, b"")  # foreign topics are to be counted
+        self._socket.connect(endpoint)
+
+    def _read(self) -> None:
+        for _ in range(MESSAGES_PER_WAKE_UP):
+            if self._closed:
+                return
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._on_message(frames)
+        self._loop.call_soon(self._read)
+
+    def close(self) -> None:
+        """A second call changes nothing."""
+        if not self._closed:
+            self._closed = True
+            self._loop.remove_reader(self._descriptor)
+            self._socket.close(linger=0)
+
+
+async def replay(
+    context: zmq.asyncio.Context, endpoint: str, first_seq: int
+) -> AsyncGenerator[Sequence[bytes], None]:
+    """The publisher's answers from `first_seq` on; ends after its silence.
+
+    A DEALER, since a REQ would get only the first answer; its empty frame is REQ's
+    delimiter, which the publisher's ROUTER expects.
+    """
+    socket = context.socket(zmq.DEALER)
+    try:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
+        socket.connect(endpoint)
+        async with asyncio.timeout(REPLAY_TIMEOUT_S):
+            await socket.send_multipart([b"", first_seq.to_bytes(8)])
+        while True:
+            async with asyncio.timeout(REPLAY_TIMEOUT_S):
+                frames = await socket.recv_multipart()
+            yield frames
+    except (TimeoutError, zmq.ZMQError):
+        return
+    finally:
+        socket.close(linger=0)

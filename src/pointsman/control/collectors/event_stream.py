@@ -1,0 +1,199 @@
+"""One engine's KV events put in order: what to tell the core, and when to ask for a replay.
+
+No sockets. A stream is either live, or catching up: then a replay is read and live messages
+wait. It claims EXACT only if it has every message since the engine's start, or since a
+clear; what no replay can fill makes it DEGRADED. Until the first message or replay it
+claims nothing, and the index lives on our own routing history.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from pointsman.core.events import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    CacheChange,
+    IndexTrust,
+)
+from pointsman.telemetry.collector_metrics import NodeTally
+from pointsman.wire import engine_events as wire
+from pointsman.wire.engine_events import MalformedEvent, Message, SequenceTracker, SequenceVerdict
+
+WAITING_MAX = 10_000
+"""Live messages kept during a replay, as many as vLLM's own replay buffer has. Beyond it they
+are dropped, which shows as a gap."""
+
+
+class EventStream:
+    """The messages of one subscription to one incarnation.
+
+    `changes` gets what happened in the engine's cache, `trust` how far it may be believed.
+    `replay_from` is the sequence number to ask a replay from, None while live.
+    """
+
+    def __init__(
+        self,
+        tally: NodeTally,
+        *,
+        is_ours: Callable[[str], bool],
+        changes: Callable[[Sequence[CacheChange]], None],
+        trust: Callable[[IndexTrust], None],
+    ) -> None:
+        self.replay_from: int | None = 0
+        self.restarts = 0
+        self._tally = tally
+        self._is_ours = is_ours
+        self._changes = changes
+        self._tell_trust = trust
+        self._told = IndexTrust.HISTORY
+        self._tracker = SequenceTracker()
+        self._waiting: deque[Message] = deque()
+        self._heard = False
+        self._lost = False
+
+    @property
+    def is_live(self) -> bool:
+        return self.replay_from is None
+
+    def live(self, frames: Sequence[bytes]) -> None:
+        """A message from the subscription."""
+        message = self._decode(frames)
+        if message is None or message.ends_replay:
+            return
+        if self.is_live:
+            self._take(message)
+        elif len(self._waiting) < WAITING_MAX:
+            self._waiting.append(message)
+        else:
+            self._tally.event_dropped.add()
+
+    def replayed(self, frames: Sequence[bytes]) -> bool:
+        """An answer to a replay request. Whether more follow."""
+        message = self._decode(frames)
+        if message is None:
+            return True
+        self._heard = True
+        if message.ends_replay:
+            return False
+        verdict = self._tracker.feed(message.seq, ts_s=message.batch.ts_s, replayed=True)
+        if verdict is SequenceVerdict.FIRST and message.seq > 0:
+            self._lose()  # the publisher's memory does not reach back to its start
+        if verdict is SequenceVerdict.GAP:
+            self._accept_loss(message, replayed=True)
+        elif verdict in _TAKEN:
+            self._pass_on(message)
+        else:
+            self._tally.event_duplicates.add()
+        return True
+
+    def replay_ended(self) -> None:
+        """The replay is complete or has failed: go live with what is there."""
+        waiting, self._waiting = self._waiting, deque()
+        self.replay_from = None
+        for message in waiting:
+            if not self.is_live:  # it restarted amid them
+                self._waiting.append(message)
+            elif self._take(message, after_replay=True) is SequenceVerdict.GAP:
+                self._accept_loss(message, replayed=False)
+        if self._heard and self.is_live:
+            self._trust(IndexTrust.DEGRADED if self._lost else IndexTrust.EXACT)
+
+    def _decode(self, frames: Sequence[bytes]) -> Message | None:
+        try:
+            message = wire.decode_message(frames)
+        except MalformedEvent:
+            self._tally.event_malformed.add()
+            return None
+        if not message.ends_replay and not self._is_ours(message.topic):
+            self._tally.event_foreign.add()
+            return None
+        return message
+
+    def _take(self, message: Message, *, after_replay: bool = False) -> SequenceVerdict:
+        """A live message in its turn; out of turn it waits for a replay."""
+        self._heard = True
+        first_is_late = self._tracker.expected == 0 and message.seq > 0
+        if first_is_late:  # what came before it is not known
+            verdict = SequenceVerdict.GAP
+        else:
+            verdict = self._tracker.feed(message.seq, ts_s=message.batch.ts_s)
+        match verdict:
+            case SequenceVerdict.FIRST | SequenceVerdict.NEXT:
+                self._pass_on(message)
+            case SequenceVerdict.DUPLICATE:
+                self._tally.event_duplicates.add()
+            case SequenceVerdict.GAP if not after_replay:
+                self._tally.event_gaps.add()
+                self._catch_up(message)
+            case SequenceVerdict.GAP:
+                pass  # a replay was just tried: the caller accepts the loss
+            case SequenceVerdict.RESTARTED:
+                self.restarts += 1
+                self._lost = False
+                self._changes((AllBlocksCleared(),))
+                self._catch_up(message)
+        return verdict
+
+    def _catch_up(self, message: Message) -> None:
+        self.replay_from = self._tracker.expected
+        self._waiting.append(message)
+
+    def _accept_loss(self, message: Message, *, replayed: bool) -> None:
+        self._lose()
+        self._tracker.resync(message.seq)
+        self._tracker.feed(message.seq, ts_s=message.batch.ts_s, replayed=replayed)
+        self._pass_on(message)
+
+    def _lose(self) -> None:
+        self._lost = True
+        self._tally.event_losses.add()
+        self._trust(IndexTrust.DEGRADED)
+
+    def _pass_on(self, message: Message) -> None:
+        self._tally.event_messages.add()
+        changes = core_changes(message.batch.events)
+        if changes:
+            self._changes(changes)
+        if self._lost and any(isinstance(change, AllBlocksCleared) for change in changes):
+            self._lost = False
+            self._trust(IndexTrust.EXACT)
+
+    def _trust(self, trust: IndexTrust) -> None:
+        if trust is not self._told:
+            self._told = trust
+            self._tell_trust(trust)
+
+
+_TAKEN = frozenset({SequenceVerdict.FIRST, SequenceVerdict.NEXT})
+
+
+def core_changes(events: Iterable[wire.Event]) -> tuple[CacheChange, ...]:
+    """The wire's events in the core's words.
+
+    Hybrid models publish a group of blocks for each kind of attention layer, under one hash;
+    the first group stands for the prefix, the others would remove it too early.
+    """
+    return tuple(_core_change(event) for event in events if _of_first_group(event))
+
+
+def _of_first_group(event: wire.Event) -> bool:
+    return isinstance(event, wire.AllBlocksCleared) or not event.group_idx
+
+
+def _core_change(event: wire.Event) -> CacheChange:
+    match event:
+        case wire.BlockStored():
+            return BlockStored(
+                hashes=event.block_hashes,
+                parent=event.parent_block_hash,
+                token_ids=event.token_ids,
+                block_tokens=event.block_size,
+                lora_name=event.lora_name,
+                extra_keys=event.extra_keys,
+                medium=event.medium,
+            )
+        case wire.BlockRemoved():
+            return BlockRemoved(event.block_hashes, event.medium)
+        case wire.AllBlocksCleared():
+            return AllBlocksCleared()

@@ -1,0 +1,156 @@
+"""All nodes: added and removed while running, each with its own task."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import NamedTuple
+
+import aiohttp
+import msgspec
+import zmq.asyncio
+
+from pointsman.control.collectors.client import EngineClient, new_session
+from pointsman.control.collectors.link import NodeLink
+from pointsman.control.collectors.node import NodeCollector
+from pointsman.control.service import SchedulerService
+from pointsman.core.events import Admitted, Left, NodeSpec
+from pointsman.core.ids import NodeId, NodeName
+from pointsman.core.limits import NODES_MAX
+from pointsman.telemetry.collector_metrics import CollectorMetrics
+
+
+class NodeRefused(Exception):  # noqa: N818 - named by whose fault it is
+    """The node cannot be added. The text names the remedy."""
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """What the collectors know beside the core. An empty `problem` is none."""
+
+    problem: str
+    events: str
+    restarts: int
+
+
+class _Runtime(NamedTuple):
+    """What exists while the fleet runs."""
+
+    session: aiohttp.ClientSession
+    context: zmq.asyncio.Context
+    tasks: asyncio.TaskGroup
+
+
+class Fleet:
+    """Owns every node's collector. Nodes may be added before it runs, and while it does."""
+
+    def __init__(
+        self, service: SchedulerService, metrics: CollectorMetrics, *, seed: int = 0
+    ) -> None:
+        self._service = service
+        self._metrics = metrics
+        self._rng = Random(seed)
+        self._links: dict[NodeName, NodeLink] = {}
+        self._by_id: dict[NodeId, NodeLink] = {}
+        self._tasks: dict[NodeName, asyncio.Task[None]] = {}
+        self._runtime: _Runtime | None = None
+        service.watch(self)
+
+    async def run(self) -> None:
+        """Collect until cancelled. Every incarnation leaves at the end."""
+        async with new_session() as session, _zmq_context() as context:
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    self._runtime = _Runtime(session, context, tasks)
+                    for link in list(self._links.values()):
+                        self._start(link)
+                    await asyncio.Event().wait()
+            finally:
+                self._runtime = None
+
+    # --- for operators ------------------------------------------------------------------
+
+    def add(self, spec: NodeSpec, *, kv_events: str = "auto") -> None:
+        """Begin to collect from it. Raises NodeRefused."""
+        if spec.name in self._links:
+            raise NodeRefused(f"a node named '{spec.name}' exists; DELETE it first")
+        same = next((n for n in self._links.values() if n.spec.url == spec.url), None)
+        if same is not None:
+            raise NodeRefused(f"{spec.url} is node '{same.spec.name}' already")
+        if len(self._links) >= NODES_MAX:
+            raise NodeRefused(f"the cluster has {NODES_MAX} nodes, its limit")
+        tally = self._metrics.node(spec.name)
+        rng = Random(self._rng.random())
+        link = NodeLink(spec, self._service, tally, rng, kv_events=kv_events)
+        self._links[spec.name] = link
+        self._start(link)
+
+    async def remove(self, name: NodeName) -> bool:
+        """Take it out for good; requests on it finish. False if there is no such node."""
+        link = self._links.pop(name, None)
+        if link is None:
+            return False
+        task = self._tasks.pop(name, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        self._metrics.forget(name)
+        return True
+
+    def drain(self, name: NodeName, draining: bool) -> bool:
+        """Out of rotation, or back into it. False if there is no such node."""
+        link = self._links.get(name)
+        if link is not None:
+            link.drain(draining)
+        return link is not None
+
+    def status(self, name: NodeName) -> NodeStatus | None:
+        link = self._links.get(name)
+        return NodeStatus(link.problem, link.events_note, link.restarts) if link else None
+
+    @property
+    def waiting(self) -> Iterable[tuple[NodeSpec, str]]:
+        """Nodes that have not described themselves, and why."""
+        return [(n.spec, n.problem) for n in self._links.values() if not n.described.is_set()]
+
+    @property
+    def names(self) -> list[NodeName]:
+        return list(self._links)
+
+    # --- for the service: NodeWatcher ---------------------------------------------------
+
+    def admitted(self, effect: Admitted) -> None:
+        link = self._links.get(effect.name)
+        if link is not None:
+            link.node_id = effect.node_id
+            self._by_id[effect.node_id] = link
+
+    def left(self, effect: Left) -> None:
+        self._by_id.pop(effect.node_id, None)
+
+    def placed(self, node_id: NodeId) -> None:
+        link = self._by_id.get(node_id)
+        if link is not None:
+            link.placed()
+
+    def alive(self, node_id: NodeId) -> None:
+        link = self._by_id.get(node_id)
+        if link is not None:
+            link.alive_at_s = link.now_s()
+
+    # --- tasks --------------------------------------------------------------------------
+
+    def _start(self, link: NodeLink) -> None:
+        if self._runtime is None:
+            return  # `run` starts it
+        client = EngineClient(self._runtime.session, link.spec.url)
+        collector = NodeCollector(link, client, self._runtime.context)
+        self._tasks[link.spec.name] = self._runtime.tasks.create_task(collector.run())
+
+
+@asynccontextmanager
+async def _zmq_context() -> AsyncIterator[zmq.asyncio.Context]:
+    context = zmq.asyncio.Context()
+    try:
+        yield context
+    finally:
+        context.destroy(linger=0)

@@ -1,0 +1,134 @@
+"""What the loops of one node share: which incarnation it is, and the way to the core."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from random import Random
+
+from pointsman.control.collectors.identity import restart_evidence
+from pointsman.control.service import SchedulerService
+from pointsman.core.events import (
+    NodeDescribed,
+    NodeDraining,
+    NodeFacts,
+    NodeJoined,
+    NodeLeft,
+    NodeSpec,
+)
+from pointsman.core.ids import NodeId
+from pointsman.engines.adapters import EventSource
+from pointsman.telemetry.collector_metrics import NodeTally
+from pointsman.wire.engine_metrics import EngineKind, EngineSignals
+
+log = logging.getLogger(__name__)
+
+
+class NodeLink:
+    """Mutable, one for each node and lifetime of the process; incarnations come and go in it.
+
+    `facts` and `sources` are those of the current incarnation, None until it is described;
+    `problem` says what keeps it from being described.
+    """
+
+    def __init__(
+        self,
+        spec: NodeSpec,
+        service: SchedulerService,
+        tally: NodeTally,
+        rng: Random,
+        *,
+        kv_events: str = "auto",
+    ) -> None:
+        self.spec = spec
+        self.service = service
+        self.tally = tally
+        self.kv_events = kv_events
+        self.node_id: NodeId | None = None
+        self.facts: NodeFacts | None = None
+        self.sources: tuple[EventSource, ...] = ()
+        self.problem = "not asked yet"
+        self.events_note = ""
+        self.restarts = 0
+        self.draining = False
+        self.placed_at_s = float("-inf")
+        self.alive_at_s = float("-inf")
+        self.described = asyncio.Event()
+        self.describe_soon = asyncio.Event()
+        self.scrape_soon = asyncio.Event()
+        self.resync_events = asyncio.Event()
+        self._page: EngineSignals | None = None
+        self._rng = rng
+
+    @property
+    def now_s(self) -> Callable[[], float]:
+        return self.service.now_s
+
+    def join(self) -> None:
+        """A fresh incarnation: the core answers with `Admitted`, which sets `node_id`."""
+        self.facts, self.sources, self._page = None, (), None
+        self.described.clear()
+        self.service.submit(NodeJoined(self.spec))
+        self.describe_soon.set()
+        self.resync_events.set()
+        if self.draining:
+            self.drain(True)
+
+    def describe(
+        self, facts: NodeFacts, sources: tuple[EventSource, ...], page: EngineSignals
+    ) -> None:
+        """The current incarnation is known: the core may use it."""
+        assert self.node_id is not None, f"{self.spec.name} is described before it joined"
+        self.facts, self.sources, self._page = facts, sources, page
+        self.problem = ""
+        self.service.submit(NodeDescribed(self.node_id, facts))
+        self.described.set()
+        served = ", ".join(card.name for card in facts.models[:4])
+        log.info("engine %s is %s, serves %s", self.spec.name, facts.kind, served)
+
+    def is_another_process(self, page: EngineSignals) -> str:
+        """Evidence that `page` is of another process than the last one; else empty."""
+        return "" if self._page is None else restart_evidence(self._page, page)
+
+    def saw_page(self, page: EngineSignals) -> None:
+        """Compare the next page with this one, unless it says nothing."""
+        if page.kind is not EngineKind.UNKNOWN:
+            self._page = page
+
+    def restarted(self, evidence: str) -> None:
+        """The engine is another process than before: what was known of it is void."""
+        self.restarts += 1
+        self.tally.restarts.add()
+        log.warning("engine %s restarted: %s", self.spec.name, evidence)
+        self.problem = f"restarted ({evidence}), not described yet"
+        self.join()
+
+    def leave(self) -> None:
+        """For good; a second call changes nothing."""
+        node_id, self.node_id = self.node_id, None
+        if node_id is not None:
+            self.service.submit(NodeLeft(node_id))
+
+    def drain(self, draining: bool) -> None:
+        """Out of rotation, or back into it; survives restarts of the engine."""
+        self.draining = draining
+        if self.node_id is not None:
+            self.service.submit(NodeDraining(self.node_id, draining))
+
+    def placed(self) -> None:
+        """A request goes there: its load is worth knowing again."""
+        self.placed_at_s = self.now_s()
+        self.scrape_soon.set()
+
+    def jittered(self, seconds: float) -> float:
+        """10 % around it, so that hundreds of nodes are not asked in the same instant."""
+        return seconds * self._rng.uniform(0.9, 1.1)
+
+
+async def wait_for(event: asyncio.Event, timeout_s: float) -> bool:
+    """Whether `event` was set in time. Does not clear it."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,78 @@
+"""Is it alive? GET /health, and what its answer means. The thresholds are the core's."""
+
+import asyncio
+
+from pointsman.control.collectors.client import EngineClient
+from pointsman.control.collectors.link import NodeLink
+from pointsman.core.events import NodeProbed
+from pointsman.core.ids import NodeId
+from pointsman.engines.adapters import EngineTrouble
+
+PROBE_INTERVAL_S = 10.0
+"""Between probes of a healthy node (MISSION E1)."""
+
+PROBE_RETRY_S = 1.0
+"""After a failure, and until it has recovered: three failures in a row take it out within
+3 s, two successes bring it back."""
+
+PROBE_TIMEOUT_S = 2.0
+
+BUSY_S = 10.0
+"""An engine that began an answer this recently is alive, whatever its /health says: some
+answer nothing else during a long prefill (ik_llama.cpp#1210)."""
+
+SUCCESSES_TO_RECOVER = 2
+
+
+class Prober:
+    """One node's probes."""
+
+    def __init__(self, link: NodeLink, client: EngineClient) -> None:
+        self._link = link
+        self._client = client
+        self._successes = SUCCESSES_TO_RECOVER
+
+    async def run(self) -> None:
+        """Probe for ever, once the node is described."""
+        await asyncio.sleep(self._link.jittered(PROBE_INTERVAL_S) / 2)
+        while True:
+            await self._link.described.wait()
+            await self.probe()
+            steady = self._successes >= SUCCESSES_TO_RECOVER
+            interval_s = PROBE_INTERVAL_S if steady else PROBE_RETRY_S
+            await asyncio.sleep(self._link.jittered(interval_s))
+
+    async def probe(self) -> None:
+        """Ask once and tell the core."""
+        node_id = self._link.node_id
+        if node_id is None:
+            return
+        detail = await self._trouble()
+        if detail is None:
+            self._healthy(node_id)
+        elif detail:
+            self._successes = 0
+            self._link.tally.probes_failed.add()
+            self._link.service.submit(NodeProbed(node_id, healthy=False, detail=detail))
+
+    def _healthy(self, node_id: NodeId) -> None:
+        self._successes += 1
+        if self._successes == SUCCESSES_TO_RECOVER:
+            self._link.describe_soon.set()  # it may have come back as another
+        self._link.tally.probes_good.add()
+        self._link.service.submit(NodeProbed(node_id, healthy=True))
+
+    async def _trouble(self) -> str | None:
+        """What is wrong; None if nothing is, empty if the answer tells nothing."""
+        try:
+            reply = await self._client.get("/health", timeout_s=PROBE_TIMEOUT_S)
+        except EngineTrouble as trouble:
+            if trouble.timed_out and self._is_busy():
+                self._link.tally.probes_busy.add()
+                return ""
+            return str(trouble)
+        # 404 or 405: an engine without this route. It answers, so it lives.
+        return f"GET /health answers {reply.status}" if reply.status >= 500 else None
+
+    def _is_busy(self) -> bool:
+        return self._link.now_s() - self._link.alive_at_s < BUSY_S

@@ -1,0 +1,86 @@
+"""How busy is it? GET /metrics, often while it works and seldom while it idles."""
+
+import asyncio
+
+from pointsman.control.collectors.client import EngineClient
+from pointsman.control.collectors.link import NodeLink, wait_for
+from pointsman.core.events import NodeReported, NodeSignals
+from pointsman.core.ids import NodeId
+from pointsman.engines.adapters import EngineTrouble, node_signals
+from pointsman.wire.engine_metrics import EngineKind, read_metrics
+
+INTERVAL_S_BUSY = 0.5
+"""While requests are there (MISSION B2). Own counts lead; this corrects them."""
+
+INTERVAL_S_IDLE_MIN = 2.0
+INTERVAL_S_IDLE_MAX = 10.0
+"""While none are: doubling up to this, which a placement cuts short."""
+
+INTERVAL_S_ERROR_MAX = 30.0
+"""After errors, doubling: an engine in trouble is not helped by questions."""
+
+INTERVAL_S_UNKNOWN = 60.0
+"""Between looks at an engine without metrics that we can read."""
+
+TIMEOUT_S = 2.0
+
+
+class Scraper:
+    """One node's load."""
+
+    def __init__(self, link: NodeLink, client: EngineClient) -> None:
+        self._link = link
+        self._client = client
+        self._interval_s = INTERVAL_S_IDLE_MIN
+
+    async def run(self) -> None:
+        """Scrape for ever, once the node is described."""
+        while True:
+            await self._link.described.wait()
+            self._link.scrape_soon.clear()
+            begun_s = self._link.now_s()
+            await self.scrape()
+            interval_s = self._link.jittered(self._interval_s)
+            if await wait_for(self._link.scrape_soon, interval_s):
+                # A burst of placements asks many times; the answer is wanted twice a second.
+                pause_s = begun_s + INTERVAL_S_BUSY - self._link.now_s()
+                await asyncio.sleep(max(0.0, min(pause_s, INTERVAL_S_BUSY)))
+
+    async def scrape(self) -> None:
+        """Ask once, tell the core, and choose when to ask again."""
+        node_id, at_s = self._link.node_id, self._link.now_s()
+        if node_id is None:
+            return
+        try:
+            reply = await self._client.get("/metrics", timeout_s=TIMEOUT_S)
+        except EngineTrouble:
+            reply = None
+        if reply is None or reply.status >= 500:
+            self._link.tally.scrapes_failed.add()
+            self._interval_s = min(2 * max(self._interval_s, 0.5), INTERVAL_S_ERROR_MAX)
+        elif reply.status != 200:
+            self._interval_s = INTERVAL_S_UNKNOWN
+        else:
+            self._link.tally.scrapes_good.add()
+            self._report(node_id, at_s, reply.body)
+
+    def _report(self, node_id: NodeId, at_s: float, body: bytes) -> None:
+        """`at_s` is when we asked: what was placed since then counts on top of the answer."""
+        page = read_metrics(body)
+        if node_id != self._link.node_id:
+            return
+        if evidence := self._link.is_another_process(page):
+            self._link.restarted(evidence)
+            return
+        self._link.saw_page(page)
+        if page.kind is EngineKind.UNKNOWN:
+            self._interval_s = INTERVAL_S_UNKNOWN
+            return
+        signals = node_signals(page)
+        self._interval_s = self._next_interval_s(signals, at_s)
+        self._link.service.submit(NodeReported(node_id, at_s, signals))
+
+    def _next_interval_s(self, signals: NodeSignals, at_s: float) -> float:
+        if signals.running or signals.waiting or self._link.placed_at_s >= at_s:
+            return INTERVAL_S_BUSY
+        return min(max(2 * self._interval_s, INTERVAL_S_IDLE_MIN), INTERVAL_S_IDLE_MAX)

@@ -1,0 +1,150 @@
+"""What does its cache hold? Subscribes to an engine's KV events and keeps them complete.
+
+Subscribe first, then replay from the start: what happens in between comes twice and is
+dropped by its number, never missed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import aclosing
+
+import zmq
+import zmq.asyncio
+
+from pointsman.control.collectors.event_socket import Subscription, replay
+from pointsman.control.collectors.event_stream import EventStream
+from pointsman.control.collectors.link import NodeLink, wait_for
+from pointsman.core.events import CacheChange, CacheChanged, IndexTrust, IndexTrusted
+from pointsman.core.ids import NodeId
+from pointsman.engines.adapters import EventSource
+
+REPLAY_PAUSE_S = 0.5
+"""Between replays of one engine: each may be thousands of messages."""
+
+REPLAY_MESSAGES_MAX = 1_000_000
+"""Answers of one replay: a hundred times vLLM's buffer. More is a publisher gone mad."""
+
+RECONNECT_S = 5.0
+"""Before an endpoint that ZMQ refuses is tried again."""
+
+log = logging.getLogger(__name__)
+
+
+class Subscriber:
+    """One node's cache events, over all its incarnations."""
+
+    def __init__(self, link: NodeLink, context: zmq.asyncio.Context) -> None:
+        self._link = link
+        self._replays = context
+        self._subscriptions: zmq.Context[zmq.Socket[bytes]] = zmq.Context.shadow(context.underlying)
+        self._behind = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow each incarnation until it ends."""
+        while True:
+            await self._link.described.wait()
+            self._link.resync_events.clear()
+            if not self._link.described.is_set():
+                continue  # it restarted before this task had its turn
+            node_id, source = self._link.node_id, self._source()
+            if node_id is None or source is None:
+                await self._link.resync_events.wait()
+            else:
+                await self._follow(node_id, source)
+
+    def _source(self) -> EventSource | None:
+        """Where to subscribe; None where there is nothing to be had."""
+        configured, sources = self._link.kv_events, self._link.sources
+        if configured == "off":
+            self._link.events_note = "switched off"
+            return None
+        if configured != "auto":
+            known = next((s for s in sources if s.endpoint == configured), None)
+            return known or EventSource(configured, sources[0].replay_endpoint if sources else None)
+        if len(sources) > 1:
+            # A block may leave one rank's cache and stay in another's; one index for the
+            # node could not tell. Our own history claims less, and is right.
+            self._link.events_note = f"{len(sources)} data-parallel ranks: own history is used"
+            return None
+        self._link.events_note = "" if sources else "the engine publishes none"
+        return sources[0] if sources else None
+
+    async def _follow(self, node_id: NodeId, source: EventSource) -> None:
+        stream = EventStream(
+            self._link.tally,
+            is_ours=lambda topic: self._is_ours(topic, source),
+            changes=lambda changes: self._changed(node_id, changes),
+            trust=lambda trust: self._trusted(node_id, trust),
+        )
+        self._behind.set()
+        try:
+            subscription = Subscription(
+                self._subscriptions, source.endpoint, lambda frames: self._message(stream, frames)
+            )
+        except ValueError as error:
+            self._link.events_note = str(error)
+            log.warning("engine %s: no KV events: %s", self._link.spec.name, error)
+            await wait_for(self._link.resync_events, RECONNECT_S)
+            return
+        self._link.events_note = f"subscribed to {source.endpoint}"
+        try:
+            await self._keep_complete(stream, source)
+        finally:
+            subscription.close()
+
+    async def _keep_complete(self, stream: EventStream, source: EventSource) -> None:
+        """Replay whenever the stream has fallen behind, until the incarnation ends."""
+        async with asyncio.TaskGroup() as tasks:
+            keeper = tasks.create_task(self._replay_on_demand(stream, source))
+            await self._link.resync_events.wait()
+            keeper.cancel()
+
+    async def _replay_on_demand(self, stream: EventStream, source: EventSource) -> None:
+        while True:
+            await self._behind.wait()
+            self._behind.clear()
+            if stream.replay_from is None:
+                continue
+            await self._replay(stream, source, stream.replay_from)
+            if not stream.is_live:
+                self._behind.set()
+            await asyncio.sleep(REPLAY_PAUSE_S)
+
+    async def _replay(self, stream: EventStream, source: EventSource, first_seq: int) -> None:
+        try:
+            if source.replay_endpoint is not None:
+                self._link.tally.event_replays.add()
+                answers = replay(self._replays, source.replay_endpoint, first_seq)
+                async with aclosing(answers):
+                    count = 0
+                    async for frames in answers:
+                        count += 1
+                        if not stream.replayed(frames) or count >= REPLAY_MESSAGES_MAX:
+                            break
+        finally:
+            stream.replay_ended()
+
+    def _message(self, stream: EventStream, frames: Sequence[bytes]) -> None:
+        restarts = stream.restarts
+        stream.live(frames)
+        if not stream.is_live:
+            self._behind.set()
+        if stream.restarts != restarts:
+            log.warning("engine %s: its KV events start over", self._link.spec.name)
+            self._link.scrape_soon.set()  # the start time of its process tells for certain
+
+    def _is_ours(self, topic: str, source: EventSource) -> bool:
+        if source.topic is not None:
+            return topic == source.topic
+        if topic == "":
+            return True  # an older engine's, or a replay without topics
+        served = [card.name for card in self._link.facts.models] if self._link.facts else []
+        return topic.startswith("kv@") and topic.rpartition("@")[2] in served
+
+    def _changed(self, node_id: NodeId, changes: Sequence[CacheChange]) -> None:
+        self._link.service.submit(CacheChanged(node_id, changes))
+
+    def _trusted(self, node_id: NodeId, trust: IndexTrust) -> None:
+        log.info("engine %s: its cache index is %s", self._link.spec.name, trust)
+        self._link.service.submit(IndexTrusted(node_id, trust))

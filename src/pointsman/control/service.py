@@ -1,0 +1,336 @@
+"""Drives one `Scheduler` on the event loop's thread, and is the gateway's `Placer`.
+
+Every event goes through one inbox: a step that is asked for while another's effects are
+being delivered (a gateway that settles from inside a verdict) waits its turn, so the core is
+never entered twice. A step that fails is logged and counted, its request is refused, and
+the process lives on.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol, assert_never
+
+import msgspec
+
+from pointsman.core.decision import Decision, Ruling
+from pointsman.core.errors import EndCause, FailureKind, Reason
+from pointsman.core.events import (
+    Admitted,
+    Arrived,
+    Effect,
+    Event,
+    Failed,
+    Held,
+    Left,
+    ModelCard,
+    Placed,
+    PolicyChosen,
+    Refused,
+    Settled,
+    Started,
+    Tick,
+    Verdict,
+)
+from pointsman.core.ids import ModelName, NodeId, RequestId
+from pointsman.core.policies import catalog
+from pointsman.core.request import Outcome, Request
+from pointsman.core.scheduler import Scheduler
+from pointsman.ports import DecisionSink, VerdictSink
+
+OPEN_MAX = 100_000
+"""Requests between arrival and settlement. Above the gateway's connections: only a gateway
+that forgets to settle gets here, and then it is refused instead of eating the memory."""
+
+TICK_S_MAX = 1.0
+"""Idle heartbeat of the core: leases and breakers expire at least this exactly."""
+
+TICK_S_MIN = 0.002
+"""Ticks never come closer: a deadline that stays due must not spin the loop."""
+
+log = logging.getLogger(__name__)
+
+
+class ServiceCounters(msgspec.Struct):
+    """Totals since the start."""
+
+    steps_failed: int = 0
+    sinks_failed: int = 0
+    open_full: int = 0
+
+
+class NodeWatcher(Protocol):
+    """Follows the nodes. Called during a step's delivery: quick, never raising."""
+
+    def admitted(self, effect: Admitted) -> None:
+        """An incarnation begins."""
+        ...
+
+    def left(self, effect: Left) -> None:
+        """An incarnation has ended."""
+        ...
+
+    def placed(self, node_id: NodeId) -> None:
+        """A request goes there."""
+        ...
+
+    def alive(self, node_id: NodeId) -> None:
+        """An answer has begun to come from there."""
+        ...
+
+
+class _Open:
+    """A request between arrival and settlement."""
+
+    __slots__ = ("model", "node_id", "sink", "slo_s", "started")
+
+    def __init__(self, sink: VerdictSink, model: ModelName, slo_s: float | None) -> None:
+        self.sink = sink
+        self.model = model
+        self.slo_s = slo_s  # when its first token is due
+        self.node_id: NodeId | None = None
+        self.started = False
+
+
+class ServiceObserver(Protocol):
+    """Counts what only the service sees. Quick, bounded, never raising."""
+
+    def decided(self, seconds: float) -> None:
+        """A decision took this long."""
+        ...
+
+    def slo_met(self, model: ModelName, met: bool) -> None:
+        """A request that carried a time-to-first-token objective had its first byte, or will
+        never have it."""
+        ...
+
+
+class SchedulerService:
+    """Not thread-safe: everything happens on the loop that called `start`."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        *,
+        decisions: DecisionSink,
+        clock: Callable[[], float] = time.monotonic,
+        observer: ServiceObserver | None = None,
+    ) -> None:
+        self.scheduler = scheduler
+        self.counters = ServiceCounters()
+        self.now_s = clock
+        self._decisions = decisions
+        self._observer = observer
+        self._open: dict[RequestId, _Open] = {}
+        self._inbox: deque[Event] = deque()
+        self._draining_inbox = False
+        self._watchers: list[NodeWatcher] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    # --- the gateway's side: Placer -----------------------------------------------------
+
+    def arrive(self, request: Request, on_verdict: VerdictSink) -> None:
+        """Exactly one of Placed, Held or Refused reaches `on_verdict`, whatever happens."""
+        if request.id in self._open:
+            on_verdict(self._refusal(request.id, request.model, "its id is in use"))
+            return
+        if len(self._open) >= OPEN_MAX:
+            self.counters.open_full += 1
+            on_verdict(self._refusal(request.id, request.model, "too many requests at once"))
+            return
+        slo_s = None if request.slo_ttft_s is None else self.now_s() + request.slo_ttft_s
+        self._open[request.id] = _Open(on_verdict, request.model, slo_s)
+        self.submit(Arrived(request))
+
+    def started(self, request_id: RequestId) -> None:
+        entry = self._open.get(request_id)
+        if entry is not None and not entry.started:
+            entry.started = True
+            self._alive(entry)
+            self._judge_slo(entry, met=entry.slo_s is not None and self.now_s() <= entry.slo_s)
+        self.submit(Started(request_id))
+
+    def failed(self, request_id: RequestId, kind: FailureKind) -> None:
+        self.submit(Failed(request_id, kind))
+
+    def settle(self, request_id: RequestId, outcome: Outcome) -> None:
+        entry = self._open.pop(request_id, None)
+        if entry is not None and not entry.started and outcome.end is not EndCause.CLIENT_GONE:
+            self._judge_slo(entry, met=False)
+        self.submit(Settled(request_id, outcome))
+
+    def models(self) -> Sequence[ModelCard]:
+        return self.scheduler.models()
+
+    def ready(self) -> bool:
+        return self.scheduler.ready()
+
+    # --- the rest of the process --------------------------------------------------------
+
+    def submit(self, event: Event) -> None:
+        """Step the core with `event` and deliver its effects, here and now; or, from inside
+        such a delivery, right after it."""
+        self._inbox.append(event)
+        if self._draining_inbox:
+            return
+        self._draining_inbox = True
+        try:
+            while self._inbox:
+                self._process(self._inbox.popleft())
+        finally:
+            self._draining_inbox = False
+        self._arm()
+
+    def choose_policy(self, name: str) -> None:
+        """Place by `name` from here on, which is one of the catalog's."""
+        assert name in catalog.names(), name
+        self.submit(PolicyChosen(name))
+
+    def explain(self, request: Request) -> Decision:
+        """The decision that `request` would get, with every candidate. Changes nothing."""
+        return self.scheduler.explain(request, self.now_s())
+
+    def watch(self, watcher: NodeWatcher) -> None:
+        """Tell `watcher` of incarnations that begin and end, and of life on them."""
+        self._watchers.append(watcher)
+
+    @property
+    def unsettled(self) -> int:
+        """Requests that arrived and are not over."""
+        return len(self._open)
+
+    def start(self) -> None:
+        """Begin to tick, on the running loop."""
+        assert self._loop is None, "started twice"
+        self._loop = asyncio.get_running_loop()
+        self._arm()
+
+    def stop(self) -> None:
+        """Stop ticking; a second call changes nothing."""
+        self._loop = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- one event ----------------------------------------------------------------------
+
+    def _process(self, event: Event) -> None:
+        for effect in self._step(event):
+            match effect:
+                case Placed() | Held() | Refused():
+                    self._deliver(effect)
+                case Admitted():
+                    for watcher in self._watchers:
+                        watcher.admitted(effect)
+                case Left():
+                    for watcher in self._watchers:
+                        watcher.left(effect)
+                case _:
+                    assert_never(effect)
+
+    def _step(self, event: Event) -> list[Effect]:
+        begun_s = time.perf_counter()
+        try:
+            effects = self.scheduler.step(event, self.now_s())
+        except Exception:  # the driver's outermost loop: a bug must not stop the service
+            self.counters.steps_failed += 1
+            log.exception("the scheduler failed on %s", _summary(event))
+            return self._after_failure(event)
+        if self._observer is not None and isinstance(event, Arrived):
+            self._observer.decided(time.perf_counter() - begun_s)
+        return effects
+
+    def _after_failure(self, event: Event) -> list[Effect]:
+        """A refusal for the request at hand, and a settlement for what the core still holds."""
+        match event:
+            case Arrived(request=request):
+                request_id, model = request.id, request.model
+            case Failed(request_id=request_id):
+                model = ModelName("")
+            case _:
+                return []
+        self._inbox.append(Settled(request_id, Outcome(end=EndCause.REFUSED)))
+        return [self._refusal(request_id, model, "the scheduler failed")]
+
+    def _deliver(self, verdict: Verdict) -> None:
+        self._decisions.record(verdict.decision)
+        entry = self._open.get(verdict.request_id)
+        if entry is None:
+            return
+        if isinstance(verdict, Placed):
+            entry.node_id = verdict.node_id
+            for watcher in self._watchers:
+                watcher.placed(verdict.node_id)
+        elif isinstance(verdict, Refused):
+            del self._open[verdict.request_id]
+            self._judge_slo(entry, met=False)
+        try:
+            entry.sink(verdict)
+        except Exception:  # the sink's owner is another shell; its bug is not the core's
+            self.counters.sinks_failed += 1
+            log.exception("a verdict on %s could not be delivered", verdict.request_id)
+
+    def _alive(self, entry: _Open) -> None:
+        if entry.node_id is not None:
+            for watcher in self._watchers:
+                watcher.alive(entry.node_id)
+
+    def _judge_slo(self, entry: _Open, *, met: bool) -> None:
+        if entry.slo_s is not None and self._observer is not None:
+            self._observer.slo_met(entry.model, met)
+
+    def _refusal(self, request_id: RequestId, model: ModelName, detail: str) -> Refused:
+        decision = Decision(
+            request_id=request_id,
+            model=model,
+            at_s=self.now_s(),
+            ruling=Ruling.REFUSED,
+            policy=self.scheduler.policy,
+            why=detail,
+            node=None,
+            attempt=0,
+            prompt_tokens=0,
+            output_tokens_expected=0,
+            hit_tokens=0,
+            queued_s=0.0,
+            candidate_count=0,
+            tie_count=0,
+            candidates=(),
+            excluded=(),
+        )
+        return Refused(request_id, Reason.INTERNAL, None, detail, decision)
+
+    # --- time ---------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Have the next tick when the core wants it; keep a timer that is early enough."""
+        if self._loop is None:
+            return
+        now_s, loop_s = self.now_s(), self._loop.time()
+        deadline_s = self.scheduler.next_deadline_s()
+        wait_s = TICK_S_MAX if deadline_s is None else deadline_s - now_s
+        at_s = loop_s + min(max(wait_s, TICK_S_MIN), TICK_S_MAX)
+        if self._timer is not None:
+            if self._timer.when() <= at_s + TICK_S_MIN:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.submit(Tick())
+
+
+def _summary(event: Event) -> str:
+    """What may be logged of an event: its kind and its names, never a prompt."""
+    match event:
+        case Arrived(request=request):
+            return f"Arrived({request.id}, model {request.model})"
+        case Started() | Failed() | Settled() | PolicyChosen() | Tick():
+            return repr(event)
+        case _:
+            name = getattr(event, "spec", None) or getattr(event, "node_id", "")
+            return f"{type(event).__name__}({name})"

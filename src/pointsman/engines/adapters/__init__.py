@@ -1,0 +1,24 @@
+"""Where real engines differ on the wire: who they are, what they serve, where their events are.
+
+Reading order: describe (everything an engine says of itself), model_list, event_sources,
+props (llama.cpp), signals (a metrics page as the core wants it), reply (how to ask).
+
+No sockets here: the caller brings a `Get`. Nothing is kept between calls.
+"""
+
+from pointsman.engines.adapters.describe import Description, NotReady, describe, refresh
+from pointsman.engines.adapters.event_sources import EventSource
+from pointsman.engines.adapters.reply import EngineTrouble, Get, Reply
+from pointsman.engines.adapters.signals import node_signals
+
+__all__ = [
+    "Description",
+    "EngineTrouble",
+    "EventSource",
+    "Get",
+    "NotReady",
+    "Reply",
+    "describe",
+    "node_signals",
+    "refresh",
+]

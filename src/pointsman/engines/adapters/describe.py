@@ -1,0 +1,118 @@
+"""What an engine says of itself: kind, version, models, KV capacity, event sources.
+
+Only /v1/models must answer. Everything else is asked because some engine has it, and its
+absence is a fact like any other: features are detected, never assumed from a name.
+"""
+
+import msgspec
+
+from pointsman.core.events import ModelCard, NodeFacts
+from pointsman.engines.adapters.event_sources import EventSource, read_event_sources
+from pointsman.engines.adapters.model_list import ModelList, read_model_list
+from pointsman.engines.adapters.props import Props, read_props
+from pointsman.engines.adapters.reply import EngineTrouble, Get
+from pointsman.wire.engine_metrics import EngineKind, EngineSignals, read_metrics
+
+
+class NotReady(Exception):  # noqa: N818 - named by whose state it is
+    """It answers, but not as an engine that can serve. The text says how."""
+
+
+class Description(msgspec.Struct, frozen=True):
+    """Everything learned at once. `page` is its metrics page at that time."""
+
+    facts: NodeFacts
+    sources: tuple[EventSource, ...]
+    page: EngineSignals
+
+
+async def describe(get: Get, host: str) -> Description:
+    """Ask everything. Raises NotReady or EngineTrouble when the engine cannot serve."""
+    models = await _models(get)
+    page = read_metrics(await _body(get, "/metrics"))
+    kind = _kind(page, models)
+    props = read_props(await _body(get, "/props")) if kind not in _WITHOUT_PROPS else None
+    if props is not None:
+        kind = EngineKind.LLAMACPP
+    facts = NodeFacts(
+        kind=kind,
+        version=await _version(get, kind, props),
+        models=_with_context(models.cards, props),
+        block_tokens=page.block_size,
+        kv_blocks=page.kv_blocks_total,
+    )
+    has_events = kind in _WITH_EVENTS
+    sources = read_event_sources(await _body(get, "/kv_event_sources"), host) if has_events else ()
+    return Description(facts, sources, page)
+
+
+async def refresh(get: Get, known: Description) -> Description:
+    """Ask again what changes while an engine runs: its models. Raises as `describe` does."""
+    cards = (await _models(get)).cards
+    contexts = {card.name: card.context_tokens_max for card in known.facts.models}
+    cards = tuple(
+        msgspec.structs.replace(card, context_tokens_max=contexts.get(card.name))
+        if known.facts.kind == EngineKind.LLAMACPP
+        else card
+        for card in cards
+    )
+    facts = msgspec.structs.replace(known.facts, models=cards)
+    return msgspec.structs.replace(known, facts=facts)
+
+
+_WITH_EVENTS = frozenset({EngineKind.VLLM, EngineKind.SGLANG})
+_WITHOUT_PROPS = _WITH_EVENTS
+
+
+async def _models(get: Get) -> ModelList:
+    reply = await get("/v1/models")
+    if reply.status in (401, 403):
+        raise NotReady(f"GET /v1/models answers {reply.status}: it wants an API key")
+    if reply.status == 503:
+        raise NotReady("GET /v1/models answers 503: it is still loading its model")
+    if reply.status != 200:
+        raise NotReady(f"GET /v1/models answers {reply.status}: is this an inference engine?")
+    models = read_model_list(reply.body)
+    if models is None:
+        raise NotReady("GET /v1/models is no list of models: is this an inference engine?")
+    if not models.cards:
+        raise NotReady("GET /v1/models lists no model")
+    return models
+
+
+async def _body(get: Get, path: str) -> bytes:
+    """The body of a good answer, else nothing."""
+    try:
+        reply = await get(path)
+    except EngineTrouble:
+        return b""
+    return reply.body if reply.status == 200 else b""
+
+
+def _kind(page: EngineSignals, models: ModelList) -> EngineKind:
+    if page.kind is not EngineKind.UNKNOWN:
+        return page.kind
+    return next((kind for kind in EngineKind if kind == models.owner), EngineKind.UNKNOWN)
+
+
+class _Version(msgspec.Struct, frozen=True):
+    version: str = ""
+
+
+async def _version(get: Get, kind: EngineKind, props: Props | None) -> str:
+    if props is not None:
+        return props.build_info
+    if kind is not EngineKind.VLLM:
+        return ""
+    try:
+        return msgspec.json.decode(await _body(get, "/version"), type=_Version).version
+    except msgspec.DecodeError:
+        return ""
+
+
+def _with_context(cards: tuple[ModelCard, ...], props: Props | None) -> tuple[ModelCard, ...]:
+    """llama.cpp divides its context among slots; a request gets one slot's share."""
+    tokens = props.context_tokens if props else None
+    if tokens is None:
+        return cards
+    return tuple(msgspec.structs.replace(card, context_tokens_max=tokens) for card in cards)

@@ -1,0 +1,53 @@
+"""GET /kv_event_sources (vLLM): where an engine publishes what its cache holds."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class EventSource(msgspec.Struct, frozen=True):
+    """One publisher. `replay_endpoint` None: it has no memory; `topic` None: not known."""
+
+    endpoint: str
+    replay_endpoint: str | None = None
+    topic: str | None = None
+
+
+class _Source(msgspec.Struct, frozen=True):
+    enable_kv_cache_events: bool = True
+    publisher: str = "zmq"
+    endpoint: str | None = None
+    replay_endpoint: str | None = None
+    topic: str | None = None
+
+
+_decode = msgspec.json.Decoder(dict[str, _Source], strict=False).decode
+
+
+def read_event_sources(body: bytes, host: str) -> tuple[EventSource, ...]:
+    """The publishers, one for each data-parallel rank, as `host` is reached from here.
+
+    Empty if the body is no such list, or nothing is published over ZMQ.
+    """
+    try:
+        sources: Mapping[str, _Source] = _decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return ()
+    return tuple(
+        EventSource(
+            reachable(source.endpoint, host),
+            reachable(source.replay_endpoint, host) if source.replay_endpoint else None,
+            source.topic,
+        )
+        for source in sources.values()
+        if source.enable_kv_cache_events and source.publisher == "zmq" and source.endpoint
+    )
+
+
+def reachable(endpoint: str, host: str) -> str:
+    """`endpoint` with the engine's own view of "any address" replaced by its host."""
+    literal = f"[{host}]" if ":" in host else host
+    for anywhere in ("*", "0.0.0.0", "[::]"):  # noqa: S104 - compared, never bound
+        if endpoint.startswith(f"tcp://{anywhere}:"):
+            return f"tcp://{literal}:{endpoint.rpartition(':')[2]}"
+    return endpoint

@@ -1,0 +1,51 @@
+"""GET /v1/models: what an engine serves, its adapters included."""
+
+import msgspec
+
+from pointsman.core.events import ModelCard
+from pointsman.core.ids import ModelName
+
+MODELS_MAX = 1_000
+"""Models of one engine: vLLM can hold hundreds of LoRA adapters. More are cut off."""
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """The cards, and which engine the list says it is from (`owned_by`)."""
+
+    cards: tuple[ModelCard, ...]
+    owner: str
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    n_ctx: int | None = None
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    id: str
+    owned_by: str | None = None
+    parent: str | None = None
+    max_model_len: int | None = None
+    meta: _Meta | None = None  # llama.cpp's
+
+
+class _List(msgspec.Struct, frozen=True):
+    data: list[_Entry]
+
+
+_decode = msgspec.json.Decoder(_List, strict=False).decode
+
+
+def read_model_list(body: bytes) -> ModelList | None:
+    """The models of an answer's body; None if it is no list of models."""
+    try:
+        entries = _decode(body).data[:MODELS_MAX]
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    owner = entries[0].owned_by if entries else None
+    return ModelList(tuple(map(_card, entries)), owner or "")
+
+
+def _card(entry: _Entry) -> ModelCard:
+    context = entry.max_model_len or (entry.meta.n_ctx if entry.meta else None)
+    parent = ModelName(entry.parent) if entry.parent else None
+    return ModelCard(ModelName(entry.id), context, parent)

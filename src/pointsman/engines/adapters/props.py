@@ -1,0 +1,32 @@
+"""GET /props (llama.cpp): version and context length of a slot."""
+
+import msgspec
+
+
+class _Settings(msgspec.Struct, frozen=True):
+    n_ctx: int | None = None
+
+
+class Props(msgspec.Struct, frozen=True):
+    """What routing uses of it. `total_slots` requests run at once, the rest wait."""
+
+    default_generation_settings: _Settings | None = None
+    total_slots: int | None = None
+    build_info: str = ""
+
+    @property
+    def context_tokens(self) -> int | None:
+        settings = self.default_generation_settings
+        return settings.n_ctx if settings else None
+
+
+_decode = msgspec.json.Decoder(Props, strict=False).decode
+
+
+def read_props(body: bytes) -> Props | None:
+    """The answer's values; None if it is something else."""
+    try:
+        props = _decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return props if props.default_generation_settings or props.total_slots else None

@@ -1,0 +1,23 @@
+"""How an engine is asked."""
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+
+class Reply(NamedTuple):
+    """An answer of whatever status."""
+
+    status: int
+    body: bytes
+
+
+class EngineTrouble(Exception):  # noqa: N818 - named by whose fault it is
+    """No usable answer. The text names the cause; `timed_out` tells slow from absent."""
+
+    def __init__(self, detail: str, *, timed_out: bool = False) -> None:
+        super().__init__(detail)
+        self.timed_out = timed_out
+
+
+Get = Callable[[str], Awaitable[Reply]]
+"""GET of a path on the engine. Raises EngineTrouble."""

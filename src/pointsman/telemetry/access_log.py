@@ -1,0 +1,139 @@
+"""One JSON line for each request: who went where, why, how long, and how it ended.
+
+Never a prompt, an answer, a header or a key. Lines are gathered and written together, so
+that a request costs no system call.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from pointsman.core.errors import EndCause, Reason
+from pointsman.core.ids import ModelName, NodeName, RequestId
+from pointsman.telemetry.record import RequestRecord
+
+FLUSH_S = 0.2
+"""How late a line may be."""
+
+BUFFER_BYTES_MAX = 256 * 1024
+"""Written at once beyond this, so that a flood does not become memory."""
+
+
+class AccessLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The line. Times in milliseconds; what is not known is left out."""
+
+    time: str
+    id: RequestId
+    model: ModelName
+    endpoint: str
+    status: int | None
+    end: EndCause
+    reason: Reason | None = None
+    node: NodeName | None = None
+    policy: str = ""
+    why: str = ""
+    attempts: int = 0
+    streamed: bool = False
+    queue_ms: float | None = None
+    ttft_ms: float | None = None
+    e2e_ms: float | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens_predicted: int | None = None
+    cached_tokens: int | None = None
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+class AccessLog:
+    """Writes to `stream`, which it does not close. `close` writes what is left."""
+
+    def __init__(self, stream: BinaryIO, *, wall_s: Callable[[], float] = time.time) -> None:
+        self._stream = stream
+        self._wall_s = wall_s
+        self._buffer = bytearray()
+        self._encode = msgspec.json.Encoder().encode
+        self._timer: asyncio.TimerHandle | None = None
+        self._second = ("", -1)
+        self.lines_lost = 0
+
+    def exchange_ended(self, record: RequestRecord) -> None:
+        """Note a request that is over. Called on the loop's thread."""
+        self._buffer += self._encode(self._line(record))
+        self._buffer += b"\n"
+        if len(self._buffer) >= BUFFER_BYTES_MAX:
+            self.flush()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self.flush)
+
+    def flush(self) -> None:
+        """Write what is gathered. A stream that cannot take it loses it: a full disk must not
+        stop the service."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        lines, self._buffer = self._buffer, bytearray()
+        try:
+            self._stream.write(lines)
+            self._stream.flush()
+        except (OSError, ValueError):  # closed pipe, full disk; closed file
+            self.lines_lost += lines.count(b"\n")
+
+    def close(self) -> None:
+        """Write what is left; a second call changes nothing."""
+        if self._buffer or self._timer is not None:
+            self.flush()
+
+    def _line(self, record: RequestRecord) -> AccessLine:
+        return AccessLine(
+            time=self._timestamp(),
+            id=record.request_id,
+            model=record.model,
+            endpoint=record.endpoint or "unknown",
+            status=record.status,
+            end=record.end,
+            reason=record.reason,
+            node=record.node,
+            policy=record.policy,
+            why=record.why,
+            attempts=record.attempts,
+            streamed=record.streamed,
+            queue_ms=_ms(record.queue_s),
+            ttft_ms=_ms(record.ttft_s),
+            e2e_ms=_ms(record.e2e_s),
+            prompt_tokens=record.prompt_tokens,
+            output_tokens=record.output_tokens,
+            cached_tokens_predicted=record.cached_tokens_predicted,
+            cached_tokens=record.cached_tokens,
+            bytes_in=record.bytes_in,
+            bytes_out=record.bytes_out,
+        )
+
+    def _timestamp(self) -> str:
+        """RFC 3339 in UTC; the date is formatted once a second."""
+        now_s = self._wall_s()
+        second = int(now_s)
+        if second != self._second[1]:
+            self._second = (
+                datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S"),
+                second,
+            )
+        return f"{self._second[0]}.{int((now_s - second) * 1_000):03d}Z"
+
+
+def open_stream(target: str) -> BinaryIO:
+    """Where lines go: `stdout`, or the path of a file that is appended to. Raises OSError."""
+    if target == "stdout":
+        return os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    return Path(target).open("ab", buffering=0)
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1_000, 3)

@@ -1,0 +1,122 @@
+"""Counters and histograms for one thread, exposed through a prometheus_client registry.
+
+prometheus_client's own take a lock for every change, 0.5 to 2 us each; a request changes a
+dozen. These are plain attributes (0.1 to 0.3 us) and become metric families only when
+scraped. Resolve children once and keep them.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import CollectorRegistry
+
+CHILDREN_MAX = 10_000
+"""Label combinations of one metric. Beyond it every new one is counted as `other`: a series
+costs memory here and far more of it in the database that scrapes us."""
+
+OTHER = "other"
+
+
+class CounterChild:
+    """One series of a counter."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def add(self, amount: float = 1.0) -> None:
+        self.value += amount
+
+
+class HistogramChild:
+    """One series of a histogram."""
+
+    __slots__ = ("_bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+
+class Counter:
+    """A family of counters; `name` without the `_total` that exposition adds."""
+
+    def __init__(
+        self, registry: CollectorRegistry, name: str, help_: str, labels: Sequence[str] = ()
+    ) -> None:
+        self._name, self._help, self._labels = name, help_, tuple(labels)
+        self._children: dict[tuple[str, ...], CounterChild] = {}
+        registry.register(self)
+
+    def labels(self, *values: str) -> CounterChild:
+        """The child with these label values, made if it is new."""
+        assert len(values) == len(self._labels), (self._name, values)
+        child = self._children.get(values)
+        if child is None:
+            key = _bounded(values, len(self._children))
+            child = self._children.setdefault(key, CounterChild())
+        return child
+
+    def remove(self, *values: str) -> None:
+        """Forget a series, of a node that is gone."""
+        self._children.pop(values, None)
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(self._name, self._help, labels=self._labels)
+        for values, child in self._children.items():
+            family.add_metric(values, child.value)
+        yield family
+
+
+class Histogram:
+    """A family of histograms with the same bucket bounds, ascending."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        name: str,
+        help_: str,
+        labels: Sequence[str] = (),
+        *,
+        bounds: Sequence[float],
+    ) -> None:
+        assert list(bounds) == sorted(set(bounds)), bounds
+        self._name, self._help, self._labels = name, help_, tuple(labels)
+        self._bounds = tuple(bounds)
+        self._names = [*(format(bound, "g") for bound in bounds), "+Inf"]
+        self._children: dict[tuple[str, ...], HistogramChild] = {}
+        registry.register(self)
+
+    def labels(self, *values: str) -> HistogramChild:
+        """The child with these label values, made if it is new."""
+        assert len(values) == len(self._labels), (self._name, values)
+        child = self._children.get(values)
+        if child is None:
+            key = _bounded(values, len(self._children))
+            child = self._children.setdefault(key, HistogramChild(self._bounds))
+        return child
+
+    def remove(self, *values: str) -> None:
+        """Forget a series, of a node that is gone."""
+        self._children.pop(values, None)
+
+    def collect(self) -> Iterator[Metric]:
+        family = HistogramMetricFamily(self._name, self._help, labels=self._labels)
+        for values, child in self._children.items():
+            cumulated = accumulate(child.counts)
+            buckets = list(zip(self._names, map(float, cumulated), strict=True))
+            family.add_metric(values, buckets=buckets, sum_value=child.total)
+        yield family
+
+
+def _bounded(values: tuple[str, ...], children: int) -> tuple[str, ...]:
+    return values if children < CHILDREN_MAX else (OTHER,) * len(values)
