@@ -69,9 +69,9 @@ clean:  ## remove what the targets made
 	rm -rf .venv bench/.venv .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(INSTALLED): requirements.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "Pointsman needs Python 3.11 or newer; $(PYTHON) is" \
-			"$$($(PYTHON) --version 2>&1 || echo missing). Try: make PYTHON=/path/to/python3" >&2; \
+			"$$($(PYTHON) --version 2>/dev/null || echo missing). Try: make PYTHON=/path/to/python3" >&2; \
 		exit 1; }
 	@$(PYTHON) -m venv .venv || { \
 		echo "Python's venv module is missing. On Debian: apt-get install python3-venv" >&2; exit 1; }

@@ -78,7 +78,7 @@ def main() -> None:
     rounds = uvloop.run(measure(gateways, plan))
     medians = {label: _median(done) for label, done in rounds.items()}
     ratios = {
-        kind: _ratios(medians, gateways, kind) for kind in (Kind.CACHE_AWARE, Kind.ROUND_ROBIN)
+        kind: ratios_of(medians, gateways, kind) for kind in (Kind.CACHE_AWARE, Kind.ROUND_ROBIN)
     }
     _print(gateways, medians, ratios)
     if arguments.json:
@@ -174,7 +174,7 @@ def _median(rounds: list[Round]) -> Round:
     )
 
 
-def _ratios(medians: dict[str, Round], gateways: list[Gateway], kind: Kind) -> dict[str, float]:
+def ratios_of(medians: dict[str, Round], gateways: list[Gateway], kind: Kind) -> dict[str, float]:
     """Ours over the best router of the same kind, for each quantity with a bar."""
     alike = [one for one in gateways if one.kind is kind and one.label in medians]
     ours = [medians[one.label] for one in alike if one.name == OURS]
