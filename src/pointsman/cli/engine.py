@@ -1,0 +1,112 @@
+"""`pointsman engine`: one simulated engine in the foreground."""
+
+import gc
+import sys
+
+import click
+import msgspec
+import uvloop
+
+from pointsman.engines.compute_model import PROFILES
+from pointsman.engines.simulated import EngineOptions, PortInUseError, RunningEngine, serve
+from pointsman.engines.simulated.options import EventEncoding, HashKind
+
+_POSITIVE = click.IntRange(min=1)
+_PORT = click.IntRange(min=0, max=65_535)
+
+
+@click.command(
+    epilog="""\b
+Try it:
+  pointsman engine --port 8001 --kv-events-port 5557 --speed 10
+  curl localhost:8001/v1/completions -H 'content-type: application/json' \\
+       -d '{"prompt": "Once upon a time", "max_tokens": 8}'
+  curl localhost:8001/simulate -d '{"slow": 5}'                 five times slower
+  curl localhost:8001/simulate -d '{"status": 503, "count": 3}' three answers are 503
+  curl localhost:8001/simulate -d '{"cut_at_token": 4}'         streams break after 4 tokens
+  curl localhost:8001/simulate -d '{"hang": true}'              accepts, never answers
+  curl localhost:8001/simulate -d '{"restart": true}'           cold cache, events from 0
+  curl localhost:8001/simulate -d '{"reset": true}'             healthy again
+  curl localhost:8001/simulate                                  what it is doing
+
+Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
+"""
+)
+@click.option("--port", type=_PORT, required=True, help="HTTP port; 0 takes any free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--model", default="sim", show_default=True, help="The model's name at the API.")
+@click.option(
+    "--profile",
+    type=click.Choice(list(PROFILES)),
+    default="8b-h100",
+    show_default=True,
+    help="What model on what GPU: step times, KV capacity, limits.",
+)
+@click.option("--kv-blocks", type=_POSITIVE, help="KV blocks.  [default: the profile's]")
+@click.option("--block-size", type=_POSITIVE, help="Tokens per KV block.  [default: 16]")
+@click.option("--max-num-seqs", type=_POSITIVE, help="Sequences in a step.  [default: 256]")
+@click.option("--max-num-batched-tokens", type=_POSITIVE, help="Tokens in a step.  [default: 8192]")
+@click.option("--max-model-len", type=_POSITIVE, help="Context length.  [default: the profile's]")
+@click.option(
+    "--max-num-queued-reqs",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Requests, running and waiting, beyond which it answers 503; 0: no limit.",
+)
+@click.option(
+    "--kv-events-port",
+    type=_PORT,
+    help="Publish KV events on this ZMQ port, replay on the next one; 0 takes free ones.",
+)
+@click.option(
+    "--kv-events-encoding",
+    type=click.Choice([encoding.value for encoding in EventEncoding]),
+    default="map",
+    show_default=True,
+    help="Events as maps (vLLM since 0.24) or as arrays (before).",
+)
+@click.option(
+    "--kv-events-hashes",
+    type=click.Choice([kind.value for kind in HashKind]),
+    default="int",
+    show_default=True,
+    help="Block hashes in events as 64-bit integers or as 32 bytes.",
+)
+@click.option("--speed", type=float, default=1.0, show_default=True, help="Divides all times.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the generated text.")
+@click.option("--lora", multiple=True, metavar="NAME", help="A LoRA adapter; repeatable.")
+@click.option("--legacy-metrics", is_flag=True, help="Also export metric names of vLLM < 0.10.")
+@click.option(
+    "--idle-close",
+    "idle_close_s",
+    type=float,
+    default=5.0,
+    show_default=True,
+    help="Seconds until an idle connection is closed without notice.",
+)
+def engine(lora: tuple[str, ...], **given: object) -> None:
+    """One simulated inference engine, without a GPU.
+
+    It has vLLM's HTTP routes, /metrics and KV events, and computes with a model of continuous
+    batching: queueing, chunked prefill, a paged KV cache with a prefix cache, preemption. Text is
+    made up but deterministic; one token is 4 bytes of text. POST /simulate makes it misbehave.
+    """
+    try:
+        options = msgspec.convert({**given, "loras": lora}, EngineOptions)
+    except msgspec.ValidationError as error:
+        raise click.UsageError(str(error)) from error
+    _run(options)
+
+
+def _run(options: EngineOptions) -> None:
+    def ready(running: RunningEngine) -> None:
+        gc.freeze()  # what is imported now stays: collections need not walk it
+        events = running.engine.publisher
+        where = f", KV events on {events.port} and {events.replay_port}" if events else ""
+        print(f"engine {options.model} ({options.profile}) at {running.url}{where}", flush=True)
+
+    try:
+        uvloop.run(serve(options, ready))
+    except PortInUseError as error:
+        print(f"pointsman engine: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,398 @@
+"""One engine behind its sockets: takes requests, plans their jobs, answers them.
+
+A generating request's way: `handle` finds the route; `generate` reads the body, lets a fault
+answer, decodes (`bodies`), makes one job per choice (`_plan`), queues them in the driver, and
+answers by `streams`. Its jobs are aborted on every way out: for a finished one that does nothing.
+"""
+
+import asyncio
+import itertools
+import os
+import time
+from array import array
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+import msgspec
+import xxhash
+from aiohttp import HttpVersion11, web
+
+from pointsman.engines.compute_model import CacheEvent, Job, chain_hashes, root_hash
+from pointsman.engines.simulated.answers import ApiError, Choice, Dialect, Reply
+from pointsman.engines.simulated.bodies import OUTPUT_TOKENS_DEFAULT, Ask
+from pointsman.engines.simulated.driver import EngineDriver
+from pointsman.engines.simulated.faults import Faults, FaultsPatch
+from pointsman.engines.simulated.kv_events import EventEncoder, EventPublisher
+from pointsman.engines.simulated.metrics import EngineStats
+from pointsman.engines.simulated.options import EngineOptions
+from pointsman.engines.simulated.streams import EventStream, StreamFaults, WholeAnswer
+from pointsman.engines.simulated.tokenizer import plan_output
+
+QUEUED_REQUESTS_MAX = 100_000  # whatever the options say: a bound on memory
+_STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8"}
+_BUSY = (
+    "The engine is currently busy and cannot accept new requests. "
+    "Please try again later or on a different instance."
+)
+
+Route = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+T = TypeVar("T")
+
+
+class GeneratingBody(Protocol):
+    """The body of a generating route."""
+
+    def ask(self, default_model: str) -> Ask:
+        """The request in the common form. Raises ApiError."""
+
+
+class SimulatedEngine:
+    """The engine. Owns driver, faults, statistics and the adapters' table."""
+
+    def __init__(
+        self, options: EngineOptions, *, port: int, publisher: EventPublisher | None
+    ) -> None:
+        self.options = options
+        self.port = port
+        self.publisher = publisher
+        self.profile = options.compute_profile()
+        self.loras = {name: index for index, name in enumerate(options.loras, 1)}
+        self.faults = Faults(idle_close_s=options.idle_close_s)
+        self.started_s = time.time()
+        self.restarts = 0
+        self.load = 0  # inference requests being served
+        self.stats = EngineStats(self.profile.context_tokens)
+        self._encoder = EventEncoder(
+            encoding=options.kv_events_encoding,
+            hashes=options.kv_events_hashes,
+            block_size=self.profile.block_size,
+            loras=self.loras,
+        )
+        self.driver = EngineDriver(
+            self.profile,
+            speed=options.speed,
+            stats=self.stats,
+            publish=None if publisher is None else self._publish,
+        )
+        self._routes: dict[tuple[str, str], Route] = {}
+        self._ids = itertools.count()
+        self._thawed = asyncio.Event()
+        self._thawed.set()
+
+    def add_routes(self, routes: dict[tuple[str, str], Route]) -> None:
+        """Serve these; (method, path) -> handler."""
+        self._routes.update(routes)
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one HTTP request."""
+        route = self._routes.get((request.method, request.path))
+        try:
+            if route is None:
+                known = any(path == request.path for _method, path in self._routes)
+                status, text = (405, "Method Not Allowed") if known else (404, "Not Found")
+                raise ApiError(status, text, text)
+            return await route(request)
+        except SimulatedStatusError as error:
+            retry = error.retry_after_s
+            headers = {} if retry is None else {"Retry-After": f"{retry:g}"}
+            return json_answer(error.body(), error.status, headers)
+        except ApiError as error:
+            return json_answer(error.body(), error.status)
+
+    def simulate(self, patch: FaultsPatch) -> None:
+        """Change what goes wrong; `crash` does not return."""
+        if patch.crash:
+            os._exit(1)
+        self.faults.apply(patch, idle_close_s=self.options.idle_close_s)
+        self.driver.set_pace(slow=self.faults.slow, hang=self.faults.hang)
+        if self.faults.hang:
+            self._thawed.clear()
+        else:
+            self._thawed.set()
+        if patch.restart:
+            self._restart()
+
+    def close(self) -> None:
+        """Fail every request in progress, as vLLM does at SIGTERM."""
+        self._thawed.set()
+        self.driver.close()
+
+    async def generate(
+        self,
+        request: web.BaseRequest,
+        body_type: type[GeneratingBody],
+        dialect_type: Callable[[Reply], Dialect],
+        id_prefix: str,
+    ) -> web.StreamResponse:
+        """Serve one generating request. Raises ApiError."""
+        self.load += 1
+        try:
+            ask = decode(await self.admit(request), body_type).ask(self.options.model)
+            dialect = dialect_type(self._plan(ask, request, id_prefix))
+            if self.faults.hang:
+                await self._thawed.wait()
+            if ask.stream:
+                return await self._answer_stream(request, dialect)
+            return await self._answer_whole(request, dialect)
+        finally:
+            self.load -= 1
+
+    async def admit(self, request: web.BaseRequest) -> bytes:
+        """The body of an inference request, unless a fault answers it. Raises ApiError."""
+        body = await request.read()
+        status = self.faults.status.take()
+        if status is not None:
+            raise SimulatedStatusError(status, self.faults.retry_after)
+        return body
+
+    def lora_of(self, model: str) -> str | None:
+        """The adapter that a model name means, None for the base model. Raises ApiError."""
+        if model == self.options.model:
+            return None
+        if model in self.loras:
+            return model
+        aliases = ", ".join((self.options.model, *self.loras))
+        text = f"The model `{model}` does not exist. Valid aliases: {aliases}."
+        raise ApiError(404, text, "NotFoundError", "model")
+
+    async def compute(
+        self, request: web.BaseRequest, prompts: list["array[int]"], model: str
+    ) -> None:
+        """Spend the time that these prompts take, for routes whose answer is no text."""
+        lora = self.lora_of(model)
+        jobs = [self._job(prompt, array("I", [0]), lora=lora) for prompt in prompts]
+        for job in jobs:
+            self._check_length(job.prompt_tokens, None)
+        if self.faults.hang:
+            await self._thawed.wait()
+        self.load += 1
+        try:
+            await self._wait_for(request, jobs, {})
+        finally:
+            self.load -= 1
+
+    def next_id(self, request: web.BaseRequest, prefix: str) -> str:
+        """vLLM's ids: the client's X-Request-Id, else a fresh one, behind a prefix."""
+        given = request.headers.get("X-Request-Id")
+        if given:
+            return prefix + given
+        fresh = f"{self.options.seed}/{self.port}/{self.restarts}/{next(self._ids)}"
+        return prefix + xxhash.xxh3_64_hexdigest(fresh.encode())
+
+    def _publish(self, events: list[CacheEvent]) -> None:
+        assert self.publisher is not None
+        self.publisher.publish(self._encoder.encode(events, time.time()))
+
+    def _restart(self) -> None:
+        self.restarts += 1
+        self.started_s = time.time()
+        self.stats.reset()
+        self.driver.restart()
+        if self.publisher is not None:
+            self.publisher.restart()
+
+    def _plan(self, ask: Ask, request: web.BaseRequest, id_prefix: str) -> Reply:
+        """One choice for each prompt and each of `n`. Raises ApiError."""
+        lora = self.lora_of(ask.model)
+        priority = _priority(request, ask.priority)
+        choices: list[Choice] = []
+        for prompt in ask.prompts:
+            self._check_length(len(prompt), ask.output_tokens)
+            room = self.profile.context_tokens - len(prompt)
+            tokens = min(OUTPUT_TOKENS_DEFAULT, room)
+            tokens = tokens if ask.output_tokens is None else ask.output_tokens
+            seed = (self.options.seed << 32 ^ ask.seed) & 0xFFFFFFFFFFFFFFFF
+            offset = xxhash.xxh3_64_intdigest(memoryview(prompt), seed)
+            for _ in range(ask.n):
+                output = plan_output(offset + 7 * len(choices), tokens, ask.stops)
+                job = self._job(
+                    prompt, output.token_ids, lora=lora, salt=ask.salt, priority=priority
+                )
+                limited = ask.output_tokens is not None and output.cut is None
+                choices.append(
+                    Choice(
+                        index=len(choices),
+                        prompt=list(prompt) if ask.return_token_ids else None,
+                        output=output,
+                        finish_reason="length" if limited else "stop",
+                        job=job,
+                    )
+                )
+        self._check_queue(len(choices))
+        return Reply(
+            id=self.next_id(request, id_prefix),
+            created=int(time.time()),
+            model=ask.model,
+            choices=choices,
+            prompts=len(ask.prompts),
+            stream=ask.stream,
+            include_usage=ask.include_usage,
+            continuous_usage=ask.continuous_usage,
+            return_token_ids=ask.return_token_ids,
+            tool=ask.tool,
+        )
+
+    def _job(
+        self,
+        prompt: "array[int]",
+        output: "array[int]",
+        *,
+        lora: str | None,
+        salt: str | None = None,
+        priority: int = 0,
+    ) -> Job:
+        tokens = prompt + output
+        hashes = chain_hashes(
+            memoryview(tokens).cast("B"),
+            block_bytes=tokens.itemsize * self.profile.block_size,
+            root=root_hash(lora, salt),
+        )
+        return Job(
+            f"{next(self._ids)}", len(prompt), len(output), hashes, priority, tokens, lora, salt
+        )
+
+    def _check_length(self, prompt_tokens: int, output_tokens: int | None) -> None:
+        limit = self.profile.context_tokens
+        start = f"This model's maximum context length is {limit} tokens. However, "
+        if prompt_tokens < 1:
+            raise ApiError(400, "The prompt must not be empty.", param="prompt")
+        if prompt_tokens >= limit:
+            text = (
+                f"{start}your prompt contains {prompt_tokens} input tokens, which exceeds this "
+                "limit even without any output tokens. Please reduce the length of the input "
+                f"prompt. (parameter=input_tokens, value={prompt_tokens})"
+            )
+            raise ApiError(400, text, param="input_tokens")
+        if output_tokens is not None and prompt_tokens + output_tokens > limit:
+            text = (
+                f"{start}you requested {output_tokens} output tokens and your prompt contains "
+                f"{prompt_tokens} input tokens, {prompt_tokens + output_tokens} in total. "
+                f"(parameter=max_tokens, value={output_tokens})"
+            )
+            raise ApiError(400, text, param="max_tokens")
+
+    def _check_queue(self, jobs: int) -> None:
+        limit = self.options.max_num_queued_reqs or QUEUED_REQUESTS_MAX
+        if self.driver.requests + jobs > limit:
+            self.stats.rejections += 1
+            raise ApiError(503, _BUSY, "Service Unavailable")
+
+    def _take_faults(self) -> StreamFaults:
+        return StreamFaults(
+            cut_at=self.faults.cut_at_token.take(),
+            cut_reset=self.faults.cut_reset,
+            error_at=self.faults.error_at_token.take(),
+        )
+
+    async def _answer_stream(
+        self, request: web.BaseRequest, dialect: Dialect
+    ) -> web.StreamResponse:
+        """The head goes out at once, before the first token, as from vLLM."""
+        response = web.StreamResponse(headers=_STREAM_HEADERS)
+        chunked = request.version >= HttpVersion11
+        if chunked:
+            response.enable_chunked_encoding()
+        writer = await response.prepare(request)
+        transport = request.transport
+        if writer is None or transport is None:
+            raise ConnectionResetError("the client is gone")
+        stream = EventStream(
+            dialect, transport, chunked=chunked, faults=self._take_faults(), stats=self.stats
+        )
+        choices = dialect.reply.choices
+        try:
+            for choice in choices:
+                choice.sequence = self.driver.submit(choice.job, stream.listener(choice))
+            await stream.run(writer)
+        finally:
+            for choice in choices:
+                self.driver.abort(choice.job.id)
+        await response.write_eof()
+        return response
+
+    async def _answer_whole(self, request: web.BaseRequest, dialect: Dialect) -> web.StreamResponse:
+        choices = dialect.reply.choices
+        reasons = {choice.job.id: choice.finish_reason for choice in choices}
+        by_id = {choice.job.id: choice for choice in choices}
+        await self._wait_for(request, [choice.job for choice in choices], reasons, by_id)
+        return json_answer(dialect.whole(), headers=self._load_header(request))
+
+    async def _wait_for(
+        self,
+        request: web.BaseRequest,
+        jobs: list[Job],
+        reasons: dict[str, str],
+        choices: dict[str, Choice] | None = None,
+    ) -> None:
+        """Queue jobs and wait for all of them. Raises ApiError when the engine fails."""
+        answer = WholeAnswer(
+            len(jobs),
+            request.transport,
+            faults=self._take_faults(),
+            stats=self.stats,
+            finish_reasons=reasons,
+        )
+        try:
+            for job in jobs:
+                sequence = self.driver.submit(job, answer)
+                if choices is not None:
+                    choices[job.id].sequence = sequence
+            done = await answer.wait()
+        finally:
+            for job in jobs:
+                self.driver.abort(job.id)
+        if not done:
+            text = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+            raise ApiError(500, text, "InternalServerError")
+
+    def _load_header(self, request: web.BaseRequest) -> dict[str, str]:
+        """vLLM's ORCA report, on request."""
+        wanted = request.headers.get("endpoint-load-metrics-format", "").upper()
+        model = self.driver.model
+        values = {
+            "num_requests_waiting": float(model.waiting),
+            "kv_cache_usage_perc": model.kv_usage,
+        }
+        if wanted == "JSON":
+            report = msgspec.json.encode({"named_metrics": values}).decode()
+            return {"endpoint-load-metrics": f"JSON {report}"}
+        if wanted == "TEXT":
+            report = ", ".join(f"named_metrics.{name}={value}" for name, value in values.items())
+            return {"endpoint-load-metrics": f"TEXT {report}"}
+        return {}
+
+
+class SimulatedStatusError(ApiError):
+    """The answer that `POST /simulate {"status": ...}` ordered."""
+
+    def __init__(self, status: int, retry_after_s: float | None) -> None:
+        super().__init__(status, f"Simulated status {status}.", "SimulatedError")
+        self.retry_after_s = retry_after_s
+
+
+def decode(body: bytes, body_type: type[T]) -> T:
+    """A JSON body. Raises ApiError in vLLM's shapes: bad JSON, or a field of a wrong type."""
+    try:
+        return msgspec.json.decode(body, type=body_type)
+    except msgspec.ValidationError as error:
+        raise ApiError(400, f"1 validation error:\n  {error}", "Bad Request") from error
+    except msgspec.DecodeError as error:
+        text = f"1 validation error:\n  {{'type': 'json_invalid', 'msg': '{error}'}}"
+        raise ApiError(400, text, "Bad Request", "body") from error
+
+
+def json_answer(
+    body: bytes, status: int = 200, headers: dict[str, str] | None = None
+) -> web.Response:
+    """A JSON response of encoded bytes."""
+    return web.Response(body=body, status=status, content_type="application/json", headers=headers)
+
+
+def _priority(request: web.BaseRequest, of_body: int) -> int:
+    header = request.headers.get("X-Vllm-Priority")
+    if header is None:
+        return of_body
+    try:
+        return int(header)
+    except ValueError as error:
+        raise ApiError(400, "X-Vllm-Priority must be an integer", "BadRequestError") from error

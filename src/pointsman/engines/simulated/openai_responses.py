@@ -1,0 +1,136 @@
+"""Answers of /v1/responses: one message (or one function call) as output."""
+
+import msgspec
+
+from pointsman.engines.simulated.answers import Choice, Reply, frame, text_json
+
+
+class ResponsesDialect:
+    """The Responses API: typed, numbered events; no end mark."""
+
+    def __init__(self, reply: Reply) -> None:
+        self.reply = reply
+        self._suffix = reply.id.partition("_")[2]
+        self._item_id = f"{'fc' if reply.tool else 'msg'}_{self._suffix}"
+        self._kind = "response.function_call_arguments" if reply.tool else "response.output_text"
+        self._number = 0
+        self._head = (
+            b'event: %b.delta\ndata: {"type":"%b.delta","item_id":%b,"output_index":0,%b'
+            % (
+                self._kind.encode(),
+                self._kind.encode(),
+                text_json(self._item_id),
+                b"" if reply.tool else b'"content_index":0,"logprobs":[],',
+            )
+        )
+
+    def opening(self, choice: Choice) -> bytes:
+        """The response, its item and its part begin."""
+        response = self._response(choice, status="in_progress")
+        frames = [
+            self._event("response.created", response=response),
+            self._event("response.in_progress", response=response),
+            self._event("response.output_item.added", output_index=0, item=self._item("")),
+        ]
+        if self.reply.tool is None:
+            part = {"type": "output_text", "text": "", "annotations": []}
+            frames.append(self._part_event("response.content_part.added", part=part))
+        return b"".join(frames)
+
+    def piece(self, choice: Choice, index: int) -> bytes:
+        """One token's delta, and after the last one the ends of part, item and response."""
+        delta = choice.output.piece(index).decode()
+        if self.reply.tool is not None:
+            delta = self._argument(choice, index)
+        number, self._number = self._number, self._number + 1
+        piece = b'%b"sequence_number":%d,"delta":%b}\n\n' % (self._head, number, text_json(delta))
+        return piece if index + 1 < choice.output.tokens else piece + self._ending(choice)
+
+    def closing(self) -> bytes:
+        """The completed response with its usage."""
+        response = self._response(self.reply.choices[0], status="completed")
+        return self._event(f"response.{response['status']}", response=response)
+
+    def whole(self) -> bytes:
+        """The response object."""
+        return msgspec.json.encode(self._response(self.reply.choices[0], status="completed"))
+
+    def _ending(self, choice: Choice) -> bytes:
+        text = self._text(choice)
+        if self.reply.tool is None:
+            part = {"type": "output_text", "text": text, "annotations": []}
+            ended = self._part_event(f"{self._kind}.done", text=text, logprobs=[])
+            ended += self._part_event("response.content_part.done", part=part)
+        else:
+            ended = self._event(
+                f"{self._kind}.done", item_id=self._item_id, output_index=0, arguments=text
+            )
+        item = self._item(text, "completed")
+        return ended + self._event("response.output_item.done", output_index=0, item=item)
+
+    def _response(self, choice: Choice, *, status: str) -> dict[str, object]:
+        reply = self.reply
+        done = status == "completed"
+        usage = {
+            "input_tokens": reply.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": reply.cached_tokens},
+            "output_tokens": reply.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": reply.prompt_tokens + reply.completion_tokens,
+        }
+        cut = done and choice.finish_reason == "length" and reply.tool is None
+        return {
+            "id": reply.id,
+            "object": "response",
+            "created_at": reply.created,
+            "status": "incomplete" if cut else status,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "instructions": None,
+            "metadata": None,
+            "model": reply.model,
+            "output": [self._item(self._text(choice), status)] if done else [],
+            "parallel_tool_calls": True,
+            "temperature": 1.0,
+            "tool_choice": "auto",
+            "tools": [],
+            "top_p": 1.0,
+            "usage": usage if done else None,
+        }
+
+    def _text(self, choice: Choice) -> str:
+        if self.reply.tool is None:
+            return choice.output.text
+        return msgspec.json.encode({self.reply.tool[1]: choice.output.text}).decode()
+
+    def _argument(self, choice: Choice, index: int) -> str:
+        assert self.reply.tool is not None
+        before = "{" + msgspec.json.encode(self.reply.tool[1]).decode() + ':"' if index == 0 else ""
+        after = '"}' if index + 1 == choice.output.tokens else ""
+        return before + choice.output.piece(index).decode() + after
+
+    def _item(self, text: str, status: str = "in_progress") -> dict[str, object]:
+        if self.reply.tool is not None:
+            return {
+                "type": "function_call",
+                "id": self._item_id,
+                "call_id": f"call_{self._suffix}",
+                "name": self.reply.tool[0],
+                "arguments": text,
+                "status": status,
+            }
+        content = [{"type": "output_text", "text": text, "annotations": []}] if text else []
+        return {
+            "type": "message",
+            "id": self._item_id,
+            "role": "assistant",
+            "status": status,
+            "content": content,
+        }
+
+    def _part_event(self, event: str, **fields: object) -> bytes:
+        return self._event(event, item_id=self._item_id, output_index=0, content_index=0, **fields)
+
+    def _event(self, event: str, **fields: object) -> bytes:
+        number, self._number = self._number, self._number + 1
+        return frame(event, {"type": event, "sequence_number": number, **fields})
