@@ -1,0 +1,358 @@
+"""The index itself: ask which nodes hold a prompt, tell it what they hold."""
+
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from operator import xor
+
+from pointsman.core.ids import BlockHash, Slot
+from pointsman.core.limits import INDEX_BYTES_MAX, NODES_MAX
+from pointsman.core.prefix.holder import Holder
+from pointsman.core.prefix.table import (
+    ADDED_BYTES,
+    HISTORY_ENTRY_BYTES,
+    HISTORY_HASH_BYTES,
+    SLOT_BITS,
+    SLOT_MASK,
+    WAY_MASK,
+    BlockTable,
+    shrink,
+)
+
+_EVICTED_AT_ONCE = 256  # blocks taken from the fullest holder before looking for it again
+_STRIDE = 6  # blocks that are walked through sooner than bisected
+_WALK_MAX = 256  # so are all of a short chain that many nodes hold, each to its own depth
+
+
+class Credit(list[BlockHash]):
+    """The blocks that one placement added, with the placement's stamp."""
+
+    __slots__ = ("stamp",)
+
+    def __init__(self, stamp: int, hashes: Sequence[BlockHash] = ()) -> None:
+        super().__init__(hashes)
+        self.stamp = stamp
+
+
+class PrefixIndex:
+    """Block hash -> holders, under a hard cap of memory.
+
+    `bytes_max` bounds `bytes()`: what does not fit evicts from the slot with the most
+    blocks, and is left out where that isn't enough. The hashes of one call are of one
+    chain, in its order.
+    """
+
+    def __init__(self, *, bytes_max: int = INDEX_BYTES_MAX) -> None:
+        assert bytes_max > 0, bytes_max
+        self.bytes_max = bytes_max
+        self._table = BlockTable()
+        self._holders: dict[int, Holder] = {}
+        self._serial = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<PrefixIndex {self._table.distinct} blocks on {len(self._holders)} slots, "
+            f"{self.bytes() / 2**20:.1f} of {self.bytes_max / 2**20:.1f} MiB>"
+        )
+
+    # --- asking: changes nothing ---
+
+    def match(self, chain: Sequence[BlockHash]) -> list[tuple[int, int]]:
+        """`(mask, depth)`, deepest first: the slots in `mask` hold the first `depth` blocks.
+
+        The masks are disjoint, depths at least 1. Block `depth - 1` has been looked up and
+        is held, block `depth` is not; what lies between two equal masks is taken to be held.
+        Where masks contradict that (an exact node may have holes), the chain is walked.
+        """
+        if not chain or not (mask := self._table.mask(chain[0])):
+            return []
+        if len(chain) <= min(2 * mask.bit_count(), _WALK_MAX):
+            return self._walk(chain)
+        found: list[tuple[int, int]] = []
+        ways, at, end = self._table.ways, 0, len(chain) - 1
+        ahead = [(end, self._table.mask(chain[end]))]
+        while ahead:
+            far, far_mask = ahead[-1]
+            if far_mask == mask:
+                at = far
+                ahead.pop()
+                continue
+            middle = (at + far) >> 1 if far - at > _STRIDE else at + 1
+            block = chain[middle]
+            value = ways[block & WAY_MASK].get(block, 0)
+            if value < 0:
+                value = 1 << (~value & SLOT_MASK)
+            if value & ~mask or far_mask & ~value:
+                return self._walk(chain)
+            if middle - at > 1:
+                ahead.append((middle, value))
+            else:
+                if value != mask:
+                    found.append((mask ^ value, middle))
+                    mask = value
+                at = middle
+        if mask:
+            found.append((mask, end + 1))
+        found.reverse()
+        return found
+
+    def _walk(self, chain: Sequence[BlockHash]) -> list[tuple[int, int]]:
+        """What `match` answers, block by block."""
+        found: list[tuple[int, int]] = []
+        ways, mask, before = self._table.ways, -1, 0
+        for depth, block in enumerate(chain):
+            value = ways[block & WAY_MASK].get(block, 0)
+            if value == before:
+                continue
+            before = value
+            kept = mask & (value if value >= 0 else 1 << (~value & SLOT_MASK))
+            if kept != mask:
+                if depth:
+                    found.append((mask ^ kept, depth))
+                mask = kept
+            if not mask:
+                break
+        if mask:
+            found.append((mask, len(chain)))
+        found.reverse()
+        return found
+
+    def depth(self, slot: Slot, chain: Sequence[BlockHash]) -> int:
+        """How many of the chain's first blocks `slot` holds, by bisection."""
+        bit, held, missing = 1 << slot, 0, len(chain) + 1
+        while missing - held > 1:
+            middle = (held + missing) >> 1
+            if self._table.mask(chain[middle - 1]) & bit:
+                held = middle
+            else:
+                missing = middle
+        return held
+
+    def holders(self, block: BlockHash) -> int:
+        """The mask of the slots that hold `block`."""
+        return self._table.mask(block)
+
+    def blocks(self, slot: Slot) -> int:
+        """How many blocks `slot` holds."""
+        holder = self._holders.get(slot)
+        return 0 if holder is None else holder.blocks
+
+    def digest(self, slot: Slot) -> int:
+        """The exclusive or of the hashes that `slot` holds: equal contents, equal digest."""
+        holder = self._holders.get(slot)
+        return 0 if holder is None else holder.digest
+
+    def bytes(self) -> int:
+        """Memory in use, reckoned from counts: within a fifth of the truth."""
+        return self._table.bytes()
+
+    # --- nodes guessed from our own placements ---
+
+    def credit(self, slot: Slot, chain: Sequence[BlockHash], start: int = 0) -> Credit:
+        """A prompt goes to `slot`: hold the blocks of its whole `chain`, from the first on.
+
+        Returns what was added. Blocks that are held already count as used now. Those before
+        `start` are not added; if one of them is missing, none is, for it could not be
+        matched. Evicts what exceeds the slot's capacity: least recently used first, of one
+        chain the deepest first, never this chain. Its tail is left out if it is longer than
+        the capacity, or than memory allows.
+        """
+        holder = self._holder(slot)
+        fits = list(chain if holder.capacity is None else chain[: holder.capacity])
+        held = self.depth(slot, fits)
+        if held < start:
+            del fits[held:]
+        del fits[self._room(held, len(fits)) :]
+        stamp = self._next_stamp(slot)
+        added = Credit(stamp, self._hold(holder, fits, stamp))
+        holder.used(stamp, fits)
+        if holder.capacity is not None and holder.blocks > holder.capacity:
+            self._evict(holder, holder.blocks - holder.capacity)
+        holder.sweep(3 * len(fits))
+        self._tidy(holder, len(added))
+        return added
+
+    def withdraw(self, slot: Slot, credit: Credit) -> None:
+        """Take back what `credit` added, save what another placement has used since."""
+        holder = self._holders.get(slot)
+        if holder is None:
+            return
+        for block in reversed(credit):
+            value = self._table.value(block)
+            if holder.stamp(block, value) == credit.stamp:
+                self._release(holder, block, value)
+        self._tidy(holder, len(credit))
+
+    def set_capacity(self, slot: Slot, blocks: int | None) -> None:
+        """How many blocks `credit` may let `slot` hold; None sets no bound."""
+        assert blocks is None or blocks >= 0, blocks
+        holder = self._holder(slot)
+        holder.capacity = blocks
+        if blocks is not None and holder.blocks > blocks:
+            self._evict(holder, holder.blocks - blocks)
+
+    # --- nodes that tell what they hold ---
+
+    def insert(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
+        """The engine holds these blocks: no capacity bounds them, only memory does."""
+        holder = self._holder(slot)
+        holder.exact = True
+        absent = [block for block in hashes if not self._table.mask(block) & holder.bit]
+        del absent[self._room(0, len(absent)) :]
+        if absent:
+            stamp = holder.gathered(self._next_stamp(slot))
+            holder.gather(self._hold(holder, absent, stamp))
+        holder.sweep(2 * len(hashes))
+        self._tidy(holder, len(absent))
+
+    def remove(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
+        """The engine dropped these blocks. One that `slot` does not hold changes nothing."""
+        holder = self._holders.get(slot)
+        if holder is None:
+            return
+        for block in hashes:
+            value = self._table.value(block)
+            if holder.stamp(block, value):
+                self._release(holder, block, value)
+        holder.sweep(2 * len(hashes))
+        self._tidy(holder, len(hashes))
+
+    # --- both ---
+
+    def clear(self, slot: Slot) -> None:
+        """`slot` holds nothing any more; its capacity stays."""
+        holder = self._holders.get(slot)
+        if holder is not None:
+            self._evict(holder, holder.blocks)
+            holder.clear_history()
+
+    def forget(self, slot: Slot) -> None:
+        """The node is gone: its slot may be given to another."""
+        self.clear(slot)
+        if self._holders.pop(slot, None) is not None:
+            self._table.holders -= 1
+
+    def check(self) -> None:
+        """Assert that table, holders, histories and counts tell one story. Slow."""
+        held: dict[int, dict[int, int]] = {number: {} for number in self._holders}
+        items = self._table.items()
+        for block, value in items:
+            assert value < 0 or value & (value - 1), (block, value)
+            for number in _numbers(self._table.mask(block)):
+                held[number][block] = self._holders[number].stamp(block, value)
+        for number, holder in self._holders.items():
+            holder.check(held[number])
+        table, holders = self._table, self._holders.values()
+        assert table.distinct == len(items), (table.distinct, len(items))
+        assert table.shared == sum(len(holder.shared) for holder in holders)
+        assert table.history_hashes == sum(holder.history_hashes for holder in holders)
+        assert table.history_entries == sum(holder.history_entries for holder in holders)
+        assert table.holders == len(holders), (table.holders, len(holders))
+        assert table.is_empty() or self.bytes() <= self.bytes_max, repr(self)
+
+    # --- holding, releasing, evicting ---
+
+    def _holder(self, slot: Slot) -> Holder:
+        holder = self._holders.get(slot)
+        if holder is None:
+            assert 0 <= slot < NODES_MAX, slot
+            holder = self._holders[slot] = Holder(slot, self._table)
+            self._table.holders += 1
+        return holder
+
+    def _next_stamp(self, slot: Slot) -> int:
+        self._serial += 1
+        return ~(self._serial << SLOT_BITS | slot)
+
+    def _hold(self, holder: Holder, hashes: Sequence[BlockHash], stamp: int) -> list[BlockHash]:
+        """Let `holder` hold `hashes`, used at `stamp`; returns those it did not hold."""
+        ways, shared, bit = self._table.ways, holder.shared, holder.bit
+        added: list[BlockHash] = []
+        joined = joined_mask = 0  # neighbours in a chain mostly have the same holders
+        for block in hashes:
+            table = ways[block & WAY_MASK]
+            value = table.get(block)
+            if value is None:
+                table[block] = stamp
+                self._table.distinct += 1
+            elif value > 0 and value & bit:
+                shared[block] = stamp
+                continue
+            elif value < 0 and ~value & SLOT_MASK == holder.number:
+                table[block] = stamp
+                continue
+            else:
+                if value < 0:
+                    value = self._share(block, value)
+                if joined != value:
+                    joined, joined_mask = value, self._table.interned(value | bit)
+                table[block] = joined_mask
+                shared[block] = stamp
+                self._table.shared += 1
+            added.append(block)
+        holder.blocks += len(added)
+        holder.digest = reduce(xor, added, holder.digest)
+        return added
+
+    def _share(self, block: int, stamp: int) -> int:
+        """Let the only holder of `block` keep its stamp itself; returns the holder's bit."""
+        owner = self._holders[~stamp & SLOT_MASK]
+        owner.shared[block] = stamp
+        self._table.shared += 1
+        return owner.bit
+
+    def _release(self, holder: Holder, block: int, value: int) -> None:
+        """`holder`, one of those in the table's `value`, no longer holds `block`."""
+        table = self._table.ways[block & WAY_MASK]
+        if value < 0:
+            del table[block]
+            self._table.distinct -= 1
+        else:
+            del holder.shared[block]
+            self._table.shared -= 1
+            rest = value ^ holder.bit
+            if rest & (rest - 1):
+                table[block] = self._table.interned(rest)
+            else:
+                table[block] = self._holders[rest.bit_length() - 1].shared.pop(block)
+                self._table.shared -= 1
+        holder.blocks -= 1
+        holder.digest ^= block
+
+    def _evict(self, holder: Holder, count: int) -> None:
+        for _ in range(count):
+            block, value = holder.pop_victim()
+            if not value:
+                return
+            self._release(holder, block, value)
+
+    def _room(self, held: int, length: int) -> int:
+        """How many blocks of a chain memory allows, `held` of `length` being there already.
+
+        Makes room first: about as much as is asked for, so that the work is bounded.
+        """
+        needed = HISTORY_ENTRY_BYTES + length * HISTORY_HASH_BYTES + (length - held) * ADDED_BYTES
+        for _ in range(1 + 2 * length // _EVICTED_AT_ONCE):
+            if self.bytes_max - self.bytes() >= needed:
+                return length
+            fullest = max(self._holders.values(), key=_blocks)
+            self._evict(fullest, _EVICTED_AT_ONCE)
+        spare = self.bytes_max - self.bytes()
+        if spare >= needed:
+            return length
+        spare -= HISTORY_ENTRY_BYTES + held * HISTORY_HASH_BYTES
+        return held + spare // (HISTORY_HASH_BYTES + ADDED_BYTES) if spare >= 0 else 0
+
+    def _tidy(self, holder: Holder, changes: int) -> None:
+        shrink(holder.shared)
+        self._table.tidy(changes)
+
+
+def _blocks(holder: Holder) -> int:
+    return holder.blocks
+
+
+def _numbers(mask: int) -> Iterator[int]:
+    while mask:
+        bit = mask & -mask
+        yield bit.bit_length() - 1
+        mask ^= bit

@@ -1,0 +1,122 @@
+"""Block hash -> holders, as a mask of several or the stamp of one; and what it all weighs.
+
+The table is many small dicts, since one of 2 million blocks stops the process for 0.3 s
+when it resizes, and one of 4,000 for 0.2 ms. They have unequal shares of the hashes: so they
+double one after the other, and a block takes the same bytes at every size.
+"""
+
+import sys
+
+from pointsman.core.limits import NODES_MAX
+
+SLOT_MASK = NODES_MAX - 1
+SLOT_BITS = SLOT_MASK.bit_length()
+assert 1 << SLOT_BITS == NODES_MAX, "a stamp's low bits are its slot"
+
+WAYS = 1 << 15
+WAY_MASK = WAYS - 1
+_SHARES = (5, 6, 7, 8, 9)
+_MASKS_MAX = 16_384  # equal masks are one object; above this many, sharing starts afresh
+
+# Bytes of memory, held to the truth by tests/core/prefix/test_prefix_memory.py.
+_BASE_BYTES = 600_000
+_BLOCK_BYTES = 32 + 48  # the hash, and its place in the table
+_SHARED_BYTES = 48  # its place in a holder's dict of stamps
+_MASK_BYTES = 128  # an interned mask, without its bits
+_HOLDER_BYTES = 2_000
+HISTORY_ENTRY_BYTES = 168  # stamp, tuple, array
+HISTORY_HASH_BYTES = 8
+ADDED_BYTES = max(_BLOCK_BYTES, 2 * _SHARED_BYTES)  # the most that holding one more can cost
+
+
+class BlockTable:
+    """The dicts, and the counts from which memory is reckoned.
+
+    `ways[hash & WAY_MASK]` is the dict that a hash belongs in: hot loops reach in directly.
+    """
+
+    __slots__ = (
+        "_masks",
+        "_next_tidied",
+        "_tables",
+        "distinct",
+        "history_entries",
+        "history_hashes",
+        "holders",
+        "shared",
+        "ways",
+    )
+
+    def __init__(self) -> None:
+        self.ways = _staggered_dicts()
+        self._tables = list({id(table): table for table in self.ways}.values())
+        self._next_tidied = 0
+        self._masks: dict[int, int] = {}
+        self.distinct = 0  # blocks in the table
+        self.shared = 0  # places in the holders' dicts of stamps
+        self.history_entries = 0
+        self.history_hashes = 0
+        self.holders = 0
+
+    def value(self, block: int) -> int:
+        """A mask of several holders, the stamp of the only one, or 0."""
+        return self.ways[block & WAY_MASK].get(block, 0)
+
+    def mask(self, block: int) -> int:
+        """The holders of `block`, a bit each."""
+        value = self.ways[block & WAY_MASK].get(block, 0)
+        return value if value >= 0 else 1 << (~value & SLOT_MASK)
+
+    def interned(self, mask: int) -> int:
+        """An equal mask, the same object for all its blocks."""
+        if len(self._masks) >= _MASKS_MAX:
+            self._masks.clear()
+        return self._masks.setdefault(mask, mask)
+
+    def bytes(self) -> int:
+        """Memory in use, reckoned from counts: within a fifth of the truth."""
+        return (
+            _BASE_BYTES
+            + self.distinct * _BLOCK_BYTES
+            + self.shared * _SHARED_BYTES
+            + self.history_hashes * HISTORY_HASH_BYTES
+            + self.history_entries * HISTORY_ENTRY_BYTES
+            + self.holders * _HOLDER_BYTES
+            + len(self._masks) * (_MASK_BYTES + self.holders // 7)
+        )
+
+    def tidy(self, changes: int) -> None:
+        """Rebuild dicts that deletions have left too wide: a few at each call, in turn."""
+        tables, at = self._tables, self._next_tidied
+        for _ in range(1 + changes // 16):
+            at = (at + 1) % len(tables)
+            shrink(tables[at])
+        self._next_tidied = at
+
+    def is_empty(self) -> bool:
+        """Nothing is stored, nor remembered."""
+        return self.distinct == self.history_entries == 0
+
+    def items(self) -> list[tuple[int, int]]:
+        """Every block with its value. For checks."""
+        for table in self._tables:
+            assert all(self.ways[block & WAY_MASK] is table for block in table)
+        return [item for table in self._tables for item in table.items()]
+
+
+def shrink(table: dict[int, int]) -> None:
+    """Rebuild `table` if it is wider than a fresh copy, which has 30 to 60 bytes an item."""
+    if sys.getsizeof(table) > 64 * len(table) + 256:
+        items = dict(table.items())
+        table.clear()
+        table.update(items)
+
+
+def _staggered_dicts() -> list[dict[int, int]]:
+    """A dict for each value of a hash's low bits; 5 to 9 of the values have the same one."""
+    ways: list[dict[int, int]] = []
+    while len(ways) < WAYS:
+        for share in _SHARES:
+            table: dict[int, int] = {}
+            ways.extend([table] * share)
+    return ways[:WAYS]
