@@ -30,6 +30,7 @@ _OPAQUE = b"\xfa"
 _FRONT = b"\xf8"
 _QUOTE = ord('"')
 
+_ABSENT = Raw()
 _NOTHING = frozenset({b"", b"null", b"[]"})
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", None})
 
@@ -40,9 +41,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     role: str
     content: Content = None
     name: str | None = None
-    tool_calls: Raw = Raw()
+    tool_calls: Raw = _ABSENT
     tool_call_id: str | None = None
-    function_call: Raw = Raw()
+    function_call: Raw = _ABSENT
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
@@ -63,9 +64,10 @@ class _Part(msgspec.Struct, frozen=True, gc=False):
     text: str | None = None
     name: str | None = None
     id: str | None = None
-    input: Raw = Raw()
+    input: Raw = _ABSENT
     tool_use_id: str | None = None
     content: Content = None
+    cache_control: Raw = _ABSENT
 
 
 def conversation(front: Iterable[Raw], system: Content, messages: Sequence[Message]) -> bytes:
@@ -105,8 +107,7 @@ def joined_content(contents: Iterable[Content]) -> bytes:
 
 def _put_front(out: list[bytes], front: Iterable[Raw]) -> None:
     for raw in front:
-        if (data := bytes(raw)) not in _NOTHING:
-            out += (_FRONT, data)
+        _put_raw(out, _FRONT, raw)
 
 
 def _put_system(out: list[bytes], system: Content) -> None:
@@ -124,11 +125,15 @@ def _put_message(out: list[bytes], message: Message) -> None:
         _put_content(out, content)
     if message.name is not None:
         out += (_NAME, message.name.encode())
-    for raw in (message.tool_calls, message.function_call):
-        if (data := bytes(raw)) not in _NOTHING:
-            out += (_CALL, data)
+    _put_raw(out, _CALL, message.tool_calls)
+    _put_raw(out, _CALL, message.function_call)
     if message.tool_call_id is not None:
         out += (_ANSWERED, message.tool_call_id.encode())
+
+
+def _put_raw(out: list[bytes], mark: bytes, raw: Raw) -> None:
+    if raw is not _ABSENT and (data := bytes(raw)) not in _NOTHING:
+        out += (mark, data)
 
 
 def _put_item(out: list[bytes], raw: Raw) -> None:
@@ -174,14 +179,13 @@ def _put_part(out: list[bytes], raw: Raw) -> None:
     elif part.type == "tool_result":
         out += (_ANSWERED, (part.tool_use_id or "").encode(), _CONTENT)
         _put_content(out, part.content)
-    else:
+    elif part.cache_control is _ABSENT:
         out += (_OPAQUE, _digest(raw))
+    else:
+        out += (_OPAQUE, _digest(_CACHE_CONTROL.sub(b"", bytes(raw))))
 
 
-def _digest(raw: Raw) -> bytes:
-    data = bytes(raw)
-    if b'"cache_control"' in data:
-        data = _CACHE_CONTROL.sub(b"", data)
+def _digest(data: Raw | bytes) -> bytes:
     return xxh3_128_hexdigest(data).encode()
 
 
