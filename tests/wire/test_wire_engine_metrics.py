@@ -169,6 +169,11 @@ def test_a_label_is_not_found_in_another_ones_value() -> None:
     assert read_metrics(page).block_size == 3
 
 
+def test_escapes_in_a_label() -> None:
+    page = b'vllm:lora_requests_info{running_lora_adapters="a\\"b,c\\\\d,e\\nf"} 1\n'
+    assert read_metrics(page).lora_running == ('a"b', "c\\d", "e\nf")
+
+
 def test_a_page_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_metrics, "PAGE_BYTES_MAX", 30)
     signals = read_metrics(b"vllm:num_requests_running 3\nvllm:num_requests_waiting 4\n")

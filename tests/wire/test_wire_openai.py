@@ -240,6 +240,23 @@ def test_anthropic_fields() -> None:
     assert counted.prompt_text == string.prompt_text
 
 
+def test_pooling_takes_chats_and_parts() -> None:
+    chat = read(Endpoint.EMBEDDINGS, messages=[user("q")])
+    assert (chat.prompt_text, chat.max_output_tokens) == (b"\xffuser\xfeq", 0)
+    one, other = (read(Endpoint.EMBEDDINGS, input=[part]) for part in (IMAGE_A, IMAGE_B))
+    assert one.prompt_text != other.prompt_text
+
+
+def test_what_is_not_understood_still_tells_prompts_apart() -> None:
+    def responses(item: Any) -> bytes | None:
+        return read(Endpoint.RESPONSES, input=[item]).prompt_text
+
+    assert responses({"type": 7, "a": 1}) != responses({"type": 7, "a": 2})
+    assert responses({"type": "item_reference", "id": "a"}) != responses({"type": "x", "id": "b"})
+    assert chat_bytes([user([{"text": 1}])]) != chat_bytes([user([{"text": 2}])])
+    assert chat_bytes([user(["plain"])]) == chat_bytes([user("plain")])
+
+
 def test_rerank_and_score_count_their_pairs() -> None:
     rerank = read(Endpoint.RERANK, query="q", documents=["a", {"text": "b"}, "c"])
     assert rerank.prompts == 3

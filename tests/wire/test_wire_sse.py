@@ -255,3 +255,35 @@ def test_deep_nesting_is_no_usage() -> None:
     deep = b'{"usage":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     assert read_usage(deep) is None
     assert scan(b"data: " + deep + b"\n\n") == StreamSummary(1)
+
+
+def compact(text: str) -> bytes:
+    return event(token("T")).replace(b"T", text.encode())
+
+
+@pytest.mark.parametrize(
+    ("chunk", "said"),
+    [
+        (compact('a","usage":{"prompt_tokens":1},"x":"'), StreamSummary(3)),
+        (
+            event(token("a"))[:-3]
+            + b',"usage":{"prompt_tokens":1},"x":{"content":"","y":null}}\n\n',
+            StreamSummary(3, Usage(1, 0)),
+        ),
+        (event(token("a")) + event(token("b")), StreamSummary(4)),
+        (compact("a\n\ndata: b"), StreamSummary(4)),
+        (compact("a\n\ndata: [DONE]\n\ndata: b"), StreamSummary(4, done=True)),
+        (event(token('quoted "a"')), StreamSummary(3)),
+        (event(token("")), StreamSummary(3)),
+        (event(token("a"), end="\r\n"), StreamSummary(3)),
+        (event(token("a"))[:-1], StreamSummary(3)),
+        (b"", StreamSummary(2)),
+    ],
+)
+def test_nothing_hides_behind_a_plain_chunks_frame(chunk: bytes, said: StreamSummary) -> None:
+    assert scan(event(token("one")), event(token("two")), chunk) == said
+
+
+def test_a_stream_that_numbers_its_events_is_counted_too() -> None:
+    events = [event({"delta": "a", "sequence_number": number}) for number in range(500)]
+    assert scan(*events) == StreamSummary(500)
