@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.tidy.source_tree import (
     PACKAGE,
     ROOT,
@@ -26,7 +28,6 @@ LONG_FUNCTIONS: dict[str, int] = {}
 LONG_FILES: dict[str, int] = {}
 
 BANNED_CALLS = {
-    "asyncio.create_task": "use a TaskGroup, which awaits what it starts",
     "asyncio.ensure_future": "use a TaskGroup, which awaits what it starts",
     "asyncio.get_event_loop": "use asyncio.get_running_loop",
     "time.sleep": "blocks the loop; use asyncio.sleep",
@@ -78,6 +79,31 @@ def test_banned_calls() -> None:
         for line, called, _ in calls(path)
         if called in BANNED_CALLS
     )
+
+
+def test_started_tasks_have_an_owner() -> None:
+    expect_none(
+        f"{name_of(path)}:{node.lineno}: create_task(): nobody holds this task: use a TaskGroup, "
+        "or keep it with an owner who awaits it"
+        for path in python_files()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Expr | ast.Lambda) and _starts_task(node)
+    )
+
+
+@pytest.mark.parametrize(
+    ("statement", "orphan"),
+    [
+        ("asyncio.create_task(x())", True),
+        ("self._loop.create_task(x())", True),
+        ("asyncio.get_running_loop().create_task(x())", True),
+        ("task = asyncio.create_task(x())", False),
+        ("group.create_task(x())", False),
+    ],
+)
+def test_orphan_tasks_are_seen(statement: str, orphan: bool) -> None:
+    node = ast.parse(statement).body[0]
+    assert (isinstance(node, ast.Expr) and _starts_task(node)) is orphan
 
 
 def test_core_is_told_the_time() -> None:
@@ -174,6 +200,15 @@ def _iterated(path: Path) -> Iterator[tuple[int, ast.expr]]:
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.For | ast.comprehension):
             yield node.iter.lineno, node.iter
+
+
+def _starts_task(node: ast.Expr | ast.Lambda) -> bool:
+    """Whether the statement or lambda starts a task on the loop itself and drops it."""
+    started = node.value if isinstance(node, ast.Expr) else node.body
+    if not isinstance(started, ast.Call):
+        return False
+    owner, _, called = dotted(started.func).rpartition(".")
+    return called == "create_task" and (owner == "asyncio" or owner.endswith(("loop", "loop()")))
 
 
 def _is_empty(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
