@@ -212,7 +212,7 @@ def test_eviction_takes_leaves_before_roots_and_the_oldest_first() -> None:
         drain(engine)
     engine.add(job("big", 24))
     events = [event for outcome in drain(engine) for event in outcome.events]
-    removed = [event.hash for event in events if isinstance(event, Removed)]
+    removed = [h for event in events if isinstance(event, Removed) for h in event.hashes]
     assert removed == [*reversed(old.hashes), *list(reversed(new.hashes))[:2]]
 
 

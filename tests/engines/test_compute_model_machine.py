@@ -82,8 +82,9 @@ class Machine(RuleBasedStateMachine):
                     fresh = job.hashes[first : first + count]
                     assert not self.index & set(fresh), "stored twice"
                     self.index |= set(fresh)
-                case Removed(block):
-                    self.index.remove(block)
+                case Removed(hashes):
+                    for block in hashes:
+                        self.index.remove(block)
                 case CacheCleared():
                     self.index.clear()
         assert self.index == self.model.pool.cached

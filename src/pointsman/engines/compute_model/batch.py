@@ -285,20 +285,11 @@ class ComputeModel:
         insort(self._waiting, victim, key=_key)
 
     def _publish(self, sequence: Sequence, first: int, last: int) -> None:
-        """Make the full blocks [first, last) of a sequence reusable, in runs without duplicates."""
-        hashes = sequence.job.hashes
-        run = first
-        for index in range(first, min(last, len(hashes))):
-            if self.pool.publish(hashes[index]):
-                sequence.named.append(hashes[index])
-            else:
-                self._note(sequence, run, index)
-                run = index + 1
-        self._note(sequence, run, min(last, len(hashes)))
-
-    def _note(self, sequence: Sequence, first: int, last: int) -> None:
-        if last > first:
-            self.pool.events.append(Stored(sequence.job, first, last - first))
+        """Make the full blocks [first, last) of a sequence reusable."""
+        job, pool = sequence.job, self.pool
+        last = min(last, len(job.hashes))
+        for start, end in pool.publish(job.hashes, first, last, sequence.named):
+            pool.events.append(Stored(job, start, end - start))
 
     def _retire(self, sequence: Sequence) -> None:
         del self._sequences[sequence.job.id]

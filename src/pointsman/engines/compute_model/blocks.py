@@ -67,19 +67,37 @@ class BlockPool:
     def allocate(self, count: int) -> None:
         """Take `count` anonymous blocks: blank ones first, then the least recently used idle."""
         assert count <= self.free, f"{count} blocks wanted, {self.free} free"
-        blank = self.free - len(self._idle)
-        for _ in range(count - blank):
-            block, _none = self._idle.popitem(last=False)
-            self.events.append(Removed(block))
+        evicted = count - (self.free - len(self._idle))
+        if evicted > 0:
+            idle = self._idle
+            self.events.append(Removed([idle.popitem(last=False)[0] for _ in range(evicted)]))
         self._anonymous += count
 
-    def publish(self, block: int) -> bool:
-        """Give an anonymous block, full now, its hash. False if another copy has it already."""
-        if block in self._held or block in self._idle:
-            return False
-        self._anonymous -= 1
-        self._held[block] = 1
-        return True
+    def publish(
+        self, hashes: Sequence[int], first: int, last: int, named: list[int]
+    ) -> list[tuple[int, int]]:
+        """Give the anonymous blocks [first, last) of a chain, full now, their hashes.
+
+        A block of which another copy is cached stays anonymous. Appends the others to the holder's
+        `named` and returns them as runs [first, last).
+        """
+        held, idle = self._held, self._idle
+        runs: list[tuple[int, int]] = []
+        before = len(named)
+        start = first
+        for index in range(first, last):
+            block = hashes[index]
+            if block in held or block in idle:
+                if index > start:
+                    runs.append((start, index))
+                start = index + 1
+            else:
+                held[block] = 1
+                named.append(block)
+        if last > start:
+            runs.append((start, last))
+        self._anonymous -= len(named) - before
+        return runs
 
     def release(self, named: list[int], anonymous: int) -> None:
         """Drop a sequence's references, last block first: leaves are evicted before roots."""

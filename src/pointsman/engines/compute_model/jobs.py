@@ -77,9 +77,9 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
 
 
 class Removed(msgspec.Struct, frozen=True, gc=False):
-    """One block was evicted."""
+    """Blocks were evicted, in this order."""
 
-    hash: int
+    hashes: list[int]
 
 
 class CacheCleared(msgspec.Struct, frozen=True, gc=False):

@@ -8,8 +8,11 @@ replay endpoint: the request is `["", first sequence number]`; the answers are
 """
 
 import contextlib
+import sys
+from array import array
 from collections import deque
 from collections.abc import Sequence
+from typing import assert_never
 
 import msgspec
 import xxhash
@@ -32,7 +35,7 @@ class BlockStoredMap(msgspec.Struct, frozen=True, gc=False, tag_field="type", ta
 
     block_hashes: list[WireHash]
     parent_block_hash: WireHash | None
-    token_ids: list[int]
+    token_ids: msgspec.Raw
     block_size: int
     lora_id: int | None
     medium: str
@@ -40,14 +43,6 @@ class BlockStoredMap(msgspec.Struct, frozen=True, gc=False, tag_field="type", ta
     extra_keys: list[list[str] | None]
     group_idx: int = 0
     kv_cache_spec_kind: str = "full_attention"
-
-
-class BlockRemovedMap(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="BlockRemoved"):
-    """One block was evicted, vLLM >= 0.24."""
-
-    block_hashes: list[WireHash]
-    medium: str = "GPU"
-    group_idx: int = 0
 
 
 class AllClearedMap(
@@ -61,17 +56,10 @@ class BlockStoredArray(msgspec.Struct, frozen=True, gc=False, array_like=True, t
 
     block_hashes: list[WireHash]
     parent_block_hash: WireHash | None
-    token_ids: list[int]
+    token_ids: msgspec.Raw
     block_size: int
     lora_id: int | None
     medium: str
-
-
-class BlockRemovedArray(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="BlockRemoved"):
-    """One block was evicted, older vLLM."""
-
-    block_hashes: list[WireHash]
-    medium: str = "GPU"
 
 
 class AllClearedArray(
@@ -91,10 +79,22 @@ class EventEncoder:
         self._block_size = block_size
         self._loras = loras
         self._encoder = msgspec.msgpack.Encoder()
+        self._removed = self._removed_template()
 
     def encode(self, events: Sequence[CacheEvent], timestamp: float) -> bytes:
         """One batch: `[timestamp, events, rank 0]`."""
-        return self._encoder.encode([timestamp, [self._event(event) for event in events], 0])
+        encoded: list[msgspec.Struct | msgspec.Raw] = []
+        for event in events:
+            match event:
+                case Stored():
+                    encoded.append(self._stored(event))
+                case Removed(hashes):
+                    encoded.extend(self._removals(hashes))
+                case CacheCleared():
+                    encoded.append(AllClearedMap() if self._map else AllClearedArray())
+                case _:
+                    assert_never(event)
+        return self._encoder.encode([timestamp, encoded, 0])
 
     def hash(self, block: int) -> WireHash:
         """A hash on the wire. Bytes end with the integer form's 8 bytes, as vLLM's do."""
@@ -103,22 +103,31 @@ class EventEncoder:
         low = block.to_bytes(8, "big")
         return xxhash.xxh3_128_digest(low) + xxhash.xxh3_64_digest(low) + low
 
-    def _event(self, event: CacheEvent) -> msgspec.Struct:
-        match event:
-            case Stored():
-                return self._stored(event)
-            case Removed(block):
-                hashes = [self.hash(block)]
-                return BlockRemovedMap(hashes) if self._map else BlockRemovedArray(hashes)
-            case CacheCleared():
-                return AllClearedMap() if self._map else AllClearedArray()
+    def _removed_template(self) -> tuple[bytes, bytes]:
+        """A BlockRemoved around its hash: an engine under pressure sends thousands of them."""
+        mark = b"\xc4\x04hash"
+        event: object = ["BlockRemoved", [mark[2:]], "GPU"]
+        if self._map:
+            fields = {"block_hashes": [mark[2:]], "medium": "GPU", "group_idx": 0}
+            event = {"type": "BlockRemoved", **fields}
+        before, _mark, after = self._encoder.encode(event).partition(mark)
+        return before, after
+
+    def _removals(self, hashes: list[int]) -> list[msgspec.Raw]:
+        """vLLM sends one event per evicted block."""
+        before, after = self._removed
+        if self._bytes:
+            packed = [self._encoder.encode(self.hash(block)) for block in hashes]
+        else:
+            packed = [b"\xcf" + block.to_bytes(8, "big") for block in hashes]
+        return [msgspec.Raw(before + block + after) for block in packed]
 
     def _stored(self, event: Stored) -> msgspec.Struct:
         job, size = event.job, self._block_size
         last = event.first + event.count
         hashes = [self.hash(block) for block in job.hashes[event.first : last]]
         parent = self.hash(job.hashes[event.first - 1]) if event.first else None
-        tokens = list(job.tokens[event.first * size : last * size])
+        tokens = _pack_tokens(job.tokens[event.first * size : last * size])
         lora_id = self._loras.get(job.lora) if job.lora is not None else None
         if not self._map:
             return BlockStoredArray(hashes, parent, tokens, size, lora_id, "GPU")
@@ -188,6 +197,18 @@ class EventPublisher:
         self._pub.close(linger=0)
         self._router.close(linger=0)
         self._context.term()
+
+
+def _pack_tokens(tokens: Sequence[int]) -> msgspec.Raw:
+    """A msgpack array of uint32, without an integer object per token."""
+    raw = array("I", tokens)
+    if sys.byteorder == "little":
+        raw.byteswap()
+    data = raw.tobytes()
+    packed = bytearray(b"\xce" * (5 * len(raw)))
+    for index in range(4):
+        packed[index + 1 :: 5] = data[index::4]
+    return msgspec.Raw(b"\xdd" + len(raw).to_bytes(4, "big") + bytes(packed))
 
 
 def _extra_keys(job: Job, block: int) -> list[str] | None:

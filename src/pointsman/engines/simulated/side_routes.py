@@ -208,23 +208,7 @@ class SideRoutes:
         del request
         engine = self._engine
         base = engine.options.model
-        names: list[tuple[str, str | None]] = [
-            (base, None),
-            *((name, base) for name in engine.loras),
-        ]
-        data = [
-            {
-                "id": name,
-                "object": "model",
-                "created": int(engine.started_s),
-                "owned_by": "vllm",
-                "root": name,
-                "parent": parent,
-                "max_model_len": engine.profile.context_tokens if parent is None else None,
-                "permission": [],
-            }
-            for name, parent in names
-        ]
+        data = [self._model(base, None)] + [self._model(name, base) for name in engine.loras]
         return _json({"object": "list", "data": data})
 
     async def load_lora(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -320,6 +304,19 @@ class SideRoutes:
         """Change the faults; answers with the state."""
         self._engine.simulate(decode(await request.read(), FaultsPatch))
         return await self.state(request)
+
+    def _model(self, name: str, parent: str | None) -> dict[str, object]:
+        engine = self._engine
+        return {
+            "id": name,
+            "object": "model",
+            "created": int(engine.started_s),
+            "owned_by": "vllm",
+            "root": name,
+            "parent": parent,
+            "max_model_len": engine.profile.context_tokens if parent is None else None,
+            "permission": [],
+        }
 
     def _pooled(
         self,
