@@ -1,0 +1,232 @@
+"""The KV-block ledger: what is leased is what is held, whatever happens in between."""
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from pointsman.core.ids import NodeId, RequestId
+from pointsman.core.ledger import Lease, LeaseState, Ledger
+from pointsman.core.limits import LEASE_TTL_S, RESERVATION_TTL_S
+
+A, B = NodeId(1), NodeId(2)
+ONE, TWO = RequestId("one"), RequestId("two")
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    ledger = Ledger()
+    ledger.set_capacity(A, 100)
+    return ledger
+
+
+def test_a_lease_is_reserved_committed_and_released_once(ledger: Ledger) -> None:
+    lease = ledger.reserve(ONE, A, 30, 5.0)
+    assert lease == Lease(ONE, A, 30, LeaseState.RESERVED, 5.0 + RESERVATION_TTL_S)
+    assert (ledger.free(A), ledger.leased(A), ledger.lease_count(A)) == (70, 30, 1)
+    committed = ledger.commit(ONE, 6.0)
+    assert committed == Lease(ONE, A, 30, LeaseState.COMMITTED, 6.0 + LEASE_TTL_S)
+    assert (ledger.reserved_blocks, ledger.committed_blocks) == (0, 30)
+    assert ledger.release(ONE) == committed
+    assert ledger.release(ONE) is None
+    assert (ledger.free(A), ledger.leased(A), ledger.lease_count(A)) == (100, 0, 0)
+
+
+def test_a_second_lease_of_a_request_is_a_programmers_error(ledger: Ledger) -> None:
+    ledger.reserve(ONE, A, 1, 0.0)
+    with pytest.raises(AssertionError):
+        ledger.reserve(ONE, B, 1, 0.0)
+    ledger.release(ONE)
+    assert ledger.reserve(ONE, B, 1, 0.0).node_id == B
+
+
+def test_a_node_of_unknown_capacity_has_room(ledger: Ledger) -> None:
+    ledger.reserve(ONE, B, 10**9, 0.0)
+    assert ledger.fits(B, 10**9)
+    assert ledger.free(B) is None
+    assert ledger.leased(B) == 10**9
+
+
+def test_an_oversized_request_fits_an_idle_node_and_takes_all_of_it(ledger: Ledger) -> None:
+    assert ledger.fits(A, 5_000)
+    assert ledger.reserve(ONE, A, 5_000, 0.0).blocks == 100
+    assert not ledger.fits(A, 1)
+    assert ledger.free(A) == 0
+
+
+def test_a_node_with_leases_has_room_for_what_is_free(ledger: Ledger) -> None:
+    ledger.reserve(ONE, A, 60, 0.0)
+    assert ledger.fits(A, 40)
+    assert not ledger.fits(A, 41)
+
+
+def test_the_cluster_has_room_if_its_free_blocks_in_sum_suffice(ledger: Ledger) -> None:
+    ledger.set_capacity(B, 50)
+    ledger.reserve(ONE, A, 90, 0.0)
+    assert ledger.fits_cluster(10_000), "B is idle"
+    ledger.reserve(TWO, B, 20, 0.0)
+    assert ledger.fits_cluster(40)
+    assert not ledger.fits_cluster(41)
+    ledger.set_capacity(B, None)
+    assert ledger.fits_cluster(41)
+
+
+def test_resizing_keeps_state_and_expiry(ledger: Ledger) -> None:
+    ledger.reserve(ONE, A, 30, 0.0)
+    ledger.commit(ONE, 1.0)
+    assert ledger.resize(ONE, 45) == Lease(ONE, A, 45, LeaseState.COMMITTED, 1.0 + LEASE_TTL_S)
+    assert (ledger.free(A), ledger.committed_blocks) == (55, 45)
+
+
+def test_late_messages_about_a_lease_that_is_gone_change_nothing(ledger: Ledger) -> None:
+    assert ledger.commit(ONE, 0.0) is None
+    assert ledger.resize(ONE, 5) is None
+    assert ledger.release(ONE) is None
+    assert ledger.forget(B) == []
+    ledger.check()
+    assert len(ledger) == 0
+
+
+def test_a_commit_that_comes_twice_does_not_prolong_the_lease(ledger: Ledger) -> None:
+    ledger.reserve(ONE, A, 1, 0.0)
+    assert ledger.commit(ONE, 1.0) == ledger.commit(ONE, 500.0)
+
+
+def test_what_nobody_releases_expires_in_order(ledger: Ledger) -> None:
+    first = ledger.reserve(ONE, A, 1, 0.0)
+    second = ledger.reserve(TWO, A, 2, 1.0)
+    assert ledger.expire(RESERVATION_TTL_S - 0.1) == []
+    assert ledger.expire(RESERVATION_TTL_S + 1.0) == [first, second]
+    assert ledger.free(A) == 100
+
+
+def test_a_committed_lease_outlives_its_reservation(ledger: Ledger) -> None:
+    ledger.reserve(ONE, A, 1, 0.0)
+    committed = ledger.commit(ONE, 10.0)
+    assert ledger.expire(RESERVATION_TTL_S + 1.0) == []
+    assert ledger.expire(10.0 + LEASE_TTL_S) == [committed]
+
+
+def test_the_leases_of_a_node_that_died_are_void(ledger: Ledger) -> None:
+    lost = ledger.reserve(ONE, A, 30, 0.0)
+    kept = ledger.reserve(TWO, B, 7, 0.0)
+    assert ledger.forget(A) == [lost]
+    assert ledger.release(ONE) is None, "a late release finds nothing"
+    assert ledger.get(TWO) == kept
+    assert (ledger.leased(A), ledger.free(A), ledger.reserved_blocks) == (0, None, 7)
+
+
+def test_capacity_may_shrink_below_what_is_leased(ledger: Ledger) -> None:
+    ledger.reserve(ONE, A, 80, 0.0)
+    ledger.set_capacity(A, 50)
+    assert (ledger.free(A), ledger.fits(A, 1), ledger.leased(A)) == (0, False, 80)
+    ledger.check()
+
+
+def test_stale_expiries_stay_few(ledger: Ledger) -> None:
+    for n in range(1_000):
+        ledger.reserve(RequestId(str(n)), A, 1, float(n))
+        ledger.commit(RequestId(str(n)), float(n))
+        ledger.release(RequestId(str(n)))
+        ledger.check()  # bounds the heap
+
+
+NODES = st.sampled_from([NodeId(n) for n in range(4)])
+REQUESTS = st.sampled_from([RequestId(f"r{n}") for n in range(12)])
+
+
+class LedgerAgainstTwin(RuleBasedStateMachine):
+    """Requests come, stream, are cancelled twice; nodes die and return; messages are late.
+
+    The twin is a list of leases and a dict of capacities; every question is a scan.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger()
+        self.leases: list[Lease] = []
+        self.capacities: dict[NodeId, int | None] = {}
+        self.now_s = 0.0
+
+    @rule(node_id=NODES, blocks=st.none() | st.integers(0, 50))
+    def set_capacity(self, node_id: NodeId, blocks: int | None) -> None:
+        self.ledger.set_capacity(node_id, blocks)
+        self.capacities[node_id] = blocks
+
+    @rule(request_id=REQUESTS, node_id=NODES, blocks=st.integers(0, 80))
+    def place(self, request_id: RequestId, node_id: NodeId, blocks: int) -> None:
+        if any(lease.request_id == request_id for lease in self.leases):
+            return
+        self.leases.append(self.ledger.reserve(request_id, node_id, blocks, self.now_s))
+        self.capacities.setdefault(node_id, None)
+
+    @rule(request_id=REQUESTS)
+    def first_token(self, request_id: RequestId) -> None:
+        committed = self.ledger.commit(request_id, self.now_s)
+        self._replace(request_id, committed)
+        assert committed is None or committed.state is LeaseState.COMMITTED
+
+    @rule(request_id=REQUESTS, blocks=st.integers(0, 80))
+    def true_size(self, request_id: RequestId, blocks: int) -> None:
+        self._replace(request_id, self.ledger.resize(request_id, blocks))
+
+    @rule(request_id=REQUESTS)
+    def end_or_cancel(self, request_id: RequestId) -> None:
+        released = self.ledger.release(request_id)
+        assert ([released] if released else []) == self._of(request_id)
+        self._replace(request_id, None)
+
+    @rule(node_id=NODES)
+    def node_dies(self, node_id: NodeId) -> None:
+        void = self.ledger.forget(node_id)
+        here = [lease for lease in self.leases if lease.node_id == node_id]
+        assert {lease.request_id: lease for lease in void} == {
+            lease.request_id: lease for lease in here
+        }
+        self.leases = [lease for lease in self.leases if lease.node_id != node_id]
+        self.capacities.pop(node_id, None)
+
+    @rule(seconds=st.sampled_from([0.1, RESERVATION_TTL_S / 2, LEASE_TTL_S / 2]))
+    def time_passes(self, seconds: float) -> None:
+        self.now_s += seconds
+        expired = self.ledger.expire(self.now_s)
+        due = [lease for lease in self.leases if lease.expires_s <= self.now_s]
+        assert {lease.request_id for lease in expired} == {lease.request_id for lease in due}
+        self.leases = [lease for lease in self.leases if lease.expires_s > self.now_s]
+
+    @invariant()
+    def leases_are_what_is_held(self) -> None:
+        self.ledger.check()
+        assert len(self.ledger) == len(self.leases)
+        for node_id in map(NodeId, range(4)):
+            held = [lease.blocks for lease in self.leases if lease.node_id == node_id]
+            capacity = self.capacities.get(node_id)
+            free = None if capacity is None else max(0, capacity - sum(held))
+            assert self.ledger.leased(node_id) == sum(held)
+            assert self.ledger.lease_count(node_id) == len(held)
+            assert self.ledger.free(node_id) == free
+            fits = free is None or sum(held) == 0 or free >= 17
+            assert self.ledger.fits(node_id, 17) == fits
+
+    @invariant()
+    def aggregate_fit_is_the_sum(self) -> None:
+        frees = [self.ledger.free(node_id) for node_id in self.capacities]
+        idle = any(not self.ledger.leased(node_id) for node_id in self.capacities)
+        room = idle or None in frees or sum(free or 0 for free in frees) >= 17
+        assert self.ledger.fits_cluster(17) == room
+
+    def _of(self, request_id: RequestId) -> list[Lease]:
+        return [lease for lease in self.leases if lease.request_id == request_id]
+
+    def _replace(self, request_id: RequestId, lease: Lease | None) -> None:
+        had = self._of(request_id)
+        assert lease is None or had, "a lease out of nothing"
+        self.leases = [other for other in self.leases if other not in had]
+        if lease is not None:
+            self.leases.append(lease)
+
+
+TestLedgerAgainstTwin: Any = LedgerAgainstTwin.TestCase
+TestLedgerAgainstTwin.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
