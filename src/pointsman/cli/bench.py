@@ -1,0 +1,306 @@
+"""`pointsman bench` and `pointsman compare`: load a live server, report, compare reports."""
+
+import gzip
+import os
+import resource
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+
+import click
+import uvloop
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from pointsman.cli.bench_session import OnRecord, Plan, SessionError, run_plan
+from pointsman.loadgen.client import ClientLimits, parse_target
+from pointsman.loadgen.runner import Endpoint
+from pointsman.report.page import render_page
+from pointsman.report.plots import PlotsUnavailableError, require_matplotlib
+from pointsman.report.run import (
+    Load,
+    LoadMode,
+    Run,
+    RunFileError,
+    Workload,
+    decode_runs,
+    encode_runs,
+)
+from pointsman.report.table import print_comparison, print_run
+from pointsman.traffic.arrivals import accelerate, poisson, window
+from pointsman.traffic.generate import chat, long_tail, shared_prefix
+from pointsman.traffic.ideal import ideal_hit_ratio
+from pointsman.traffic.outcome import RequestRecord
+from pointsman.traffic.request import TrafficRequest, summarize
+from pointsman.traffic.trace import Trace, TraceError, read_trace
+
+REQUESTS_DEFAULT = 200
+CONCURRENCY_DEFAULT = 16
+FILES_SPARE = 64
+"""Descriptors left for everything but connections."""
+
+GENERATORS: dict[str, Callable[..., tuple[TrafficRequest, ...]]] = {
+    "shared-prefix": shared_prefix,
+    "long-tail": long_tail,
+    "chat": chat,
+}
+_POSITIVE = click.IntRange(min=1)
+_ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
+
+
+@click.command(
+    epilog="""\b
+Try it:
+  pointsman bench localhost:8080 --workload chat --concurrency 32
+  pointsman bench localhost:8080 --trace trace.jsonl.gz --requests 600 --speed 4 --html run.html
+  pointsman bench localhost:8080 --workload shared-prefix --rate 8 \\
+      --policy round_robin,marginal_cost --json runs.json --html runs.html
+
+Exit codes: 0 done, 1 a request failed or the server cannot be used, 2 wrong usage.
+"""
+)
+@click.argument("url")
+@click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="Replay this trace.")
+@click.option("--workload", type=click.Choice(list(GENERATORS)), help="Or make requests up.")
+@click.option("--requests", type=_POSITIVE, help="The first N.  [default: all, or 200 made up]")
+@click.option("--window-s", type=float, nargs=2, help="Only a trace's arrivals from A to B.")
+@click.option("--concurrency", type=_POSITIVE, help="Closed loop of so many conversations.")
+@click.option("--rate", "rate_rps", type=_ABOVE_ZERO, help="Open loop, Poisson, per second.")
+@click.option(
+    "--speed", type=_ABOVE_ZERO, default=1.0, help="Arrivals and thinking X times faster."
+)
+@click.option("--policy", "policies", help="One run under each of these: NAME[,NAME…]")
+@click.option("--admin-url", default="http://127.0.0.1:8081", show_default=True)
+@click.option("--api-key", envvar="POINTSMAN_API_KEY", help="Sent as a bearer token.")
+@click.option("--model", help="[default: the first of /v1/models]")
+@click.option("--endpoint", type=click.Choice([e.value for e in Endpoint]), default="chat")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of arrivals and text.")
+@click.option("--timeout-s", type=_ABOVE_ZERO, default=600.0, show_default=True)
+@click.option("--connections", type=_POSITIVE, default=4096, show_default=True, help="At most.")
+@click.option("--slo-ttft-s", type=_ABOVE_ZERO, default=2.0, show_default=True, help="For goodput.")
+@click.option("--label", help="Name of the run.  [default: the policy, or what is sent]")
+@click.option("--json", "json_file", help="Write the runs; - for stdout.")
+@click.option("--html", "html_file", type=click.Path(path_type=Path), help="Write a page.")
+def bench(
+    url: str,
+    trace_file: Path | None,
+    workload: str | None,
+    requests: int | None,
+    window_s: tuple[float, float] | None,
+    concurrency: int | None,
+    rate_rps: float | None,
+    speed: float,
+    policies: str | None,
+    admin_url: str,
+    api_key: str | None,
+    model: str | None,
+    endpoint: str,
+    seed: int,
+    timeout_s: float,
+    connections: int,
+    slo_ttft_s: float,
+    label: str | None,
+    json_file: str | None,
+    html_file: Path | None,
+) -> None:
+    """Send a stream of requests to an OpenAI-compatible server and report.
+
+    A trace arrives by its own clock unless --rate or --concurrency says otherwise; made-up
+    requests run as a closed loop of 16 conversations. A chat at a --rate has turns that follow
+    from answers at 50 tokens/s; with --concurrency they follow from the real ones.
+    """
+    _check_outputs(json_file, html_file)
+    if trace_file and workload:
+        raise click.UsageError("--trace and --workload exclude each other.")
+    if concurrency and rate_rps:
+        raise click.UsageError(
+            "--concurrency (closed loop) and --rate (open loop) exclude each other."
+        )
+    if trace_file:
+        trace = read_trace_file(trace_file)
+        load = _load(concurrency, rate_rps, speed)
+        stream = _from_trace(trace, requests, window_s, rate_rps, speed, seed)
+        name, notes = trace_file.name, trace.notes
+    else:
+        name, notes = workload or "shared-prefix", ()
+        load = _load(concurrency or (None if rate_rps else CONCURRENCY_DEFAULT), rate_rps, speed)
+        stream = _made_up(name, requests or REQUESTS_DEFAULT, rate_rps, speed, seed)
+    try:
+        target, admin = parse_target(url), parse_target(admin_url) if policies else None
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    plan = Plan(
+        target=target,
+        admin=admin,
+        requests=stream,
+        workload=Workload(
+            name=name,
+            seed=seed,
+            traffic=summarize(stream),
+            ideal_hit_ratio=ideal_hit_ratio(stream),
+            notes=notes,
+        ),
+        load=load,
+        policies=tuple(filter(None, (policies or "").split(","))),
+        label=label or name,
+        model=model,
+        api_key=api_key,
+        endpoint=Endpoint(endpoint),
+        limits=ClientLimits(connections_max=_connections(connections), timeout_s=timeout_s),
+        slo_ttft_s=slo_ttft_s,
+    )
+    runs = _run(plan)
+    _write(runs, json_file, html_file)
+    sys.exit(any(run.interrupted or any(r.failed for r in run.records) for run in runs))
+
+
+@click.command()
+@click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option("--html", "html_file", type=click.Path(path_type=Path), help="Write a page.")
+def compare(files: tuple[Path, ...], html_file: Path | None) -> None:
+    """Compare runs written by `pointsman bench --json`; the first one is the baseline.
+
+    Exit codes: 0 done, 2 wrong usage or a file that holds no runs.
+    """
+    _check_outputs(None, html_file)
+    runs: list[Run] = []
+    for path in files:
+        try:
+            runs += decode_runs(path.read_bytes())
+        except OSError as error:
+            raise click.UsageError(f"{path}: {error.strerror}.") from None
+        except RunFileError as error:
+            raise click.UsageError(f"{path}: {error}") from None
+    if len(runs) < 2:
+        raise click.UsageError("One run cannot be compared. Give a second file.")
+    _write(tuple(runs), None, html_file)
+
+
+def read_trace_file(path: Path) -> Trace:
+    """Read a trace, gzipped or not. Usage errors name file, line and remedy."""
+    try:
+        with path.open("rb") as raw:
+            zipped = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            return read_trace(gzip.GzipFile(fileobj=raw) if zipped else raw, name=str(path))
+    except (OSError, EOFError) as error:
+        raise click.UsageError(f"{path}: {error}. Remedy: give a readable, whole file.") from None
+    except TraceError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _from_trace(
+    trace: Trace,
+    requests: int | None,
+    window_s: tuple[float, float] | None,
+    rate_rps: float | None,
+    speed: float,
+    seed: int,
+) -> tuple[TrafficRequest, ...]:
+    stream = trace.requests
+    if window_s:
+        stream = window(stream, start_s=window_s[0], end_s=window_s[1])
+        if not stream:
+            raise click.UsageError(f"--window-s {window_s[0]:g} {window_s[1]:g} holds no request.")
+    stream = accelerate(stream[:requests], speed=speed)
+    return poisson(stream, rate_rps=rate_rps, rng=Random(seed)) if rate_rps else stream
+
+
+def _made_up(
+    workload: str, requests: int, rate_rps: float | None, speed: float, seed: int
+) -> tuple[TrafficRequest, ...]:
+    """In a closed loop the rate does not matter."""
+    rng = Random(seed)
+    stream = GENERATORS[workload](requests=requests, rate_rps=rate_rps or 1.0, rng=rng)
+    return accelerate(stream, speed=speed)
+
+
+def _load(concurrency: int | None, rate_rps: float | None, speed: float) -> Load:
+    mode = LoadMode.CLOSED if concurrency else LoadMode.OPEN
+    return Load(mode=mode, concurrency=concurrency, rate_rps=rate_rps, speed=speed)
+
+
+def _connections(wanted: int) -> int:
+    """Raise the soft limit of open files as far as it goes; fewer connections if it is lower."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + FILES_SPARE
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        wanted = max(1, min(wanted, soft - FILES_SPARE))
+    return wanted
+
+
+def _run(plan: Plan) -> tuple[Run, ...]:
+    """Progress goes to stderr, and only to a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    failed = TextColumn("[red]{task.fields[failed]}[/red]")
+    shown = console.is_terminal
+    with Progress(*columns, failed, TimeElapsedColumn(), console=console, disable=not shown) as bar:
+
+        def begin(label: str) -> OnRecord:
+            task = bar.add_task(label, total=len(plan.requests), failed="")
+            failures = 0
+
+            def on_record(record: RequestRecord) -> None:
+                nonlocal failures
+                failures += record.failed
+                bar.update(task, advance=1, failed=f"{failures} failed" if failures else "")
+
+            return on_record
+
+        try:
+            return tuple(uvloop.run(run_plan(plan, begin=begin)))
+        except SessionError as error:
+            bar.stop()
+            print(f"pointsman bench: {error}", file=sys.stderr)
+            sys.exit(1)
+
+
+def _check_outputs(json_file: str | None, html_file: Path | None) -> None:
+    """Find out before the run, not after it, that a report cannot be written."""
+    if html_file:
+        try:
+            require_matplotlib()
+        except PlotsUnavailableError as error:
+            raise click.UsageError(f"--html: {error}") from None
+    for path in (html_file, Path(json_file) if json_file and json_file != "-" else None):
+        if path and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+            raise click.UsageError(f"{path.parent} is no folder that can be written to.")
+
+
+def _write(runs: Sequence[Run], json_file: str | None, html_file: Path | None) -> None:
+    runs = tuple(runs)
+    if json_file == "-":
+        sys.stdout.buffer.write(encode_runs(runs))
+        sys.stdout.buffer.flush()
+    else:
+        console = Console()
+        if len(runs) == 1:
+            print_run(console, runs[0])
+        else:
+            print_comparison(console, runs)
+    if json_file and json_file != "-":
+        _replace(Path(json_file), encode_runs(runs))
+    if html_file:
+        _replace(html_file, render_page(runs).encode())
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all."""
+    with tempfile.NamedTemporaryFile(
+        dir=path.parent, prefix=f".{path.name}.", delete=False
+    ) as part:
+        try:
+            part.write(data)
+            part.flush()
+            umask = os.umask(0)
+            os.umask(umask)
+            Path(part.name).chmod(0o666 & ~umask)  # as open() would have made it
+            Path(part.name).replace(path)
+        except BaseException:
+            Path(part.name).unlink(missing_ok=True)
+            raise

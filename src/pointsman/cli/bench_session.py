@@ -1,0 +1,179 @@
+"""The live part of `pointsman bench`: one run a policy, on uvloop, stopped by Ctrl-C."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+
+import msgspec
+
+from pointsman.loadgen.client import ClientLimits, LoadClient, Target
+from pointsman.loadgen.runner import Endpoint, LoadOptions, LoadRun
+from pointsman.report.run import Load, Run, Workload
+from pointsman.traffic.outcome import RequestRecord
+from pointsman.traffic.request import TrafficRequest
+
+POLICY_PATH = "/pointsman/v1/policy"
+
+
+class SessionError(Exception):
+    """The server or its admin port did not do what the bench needs before it can begin."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to send where. `policies` empty: one run under whatever policy is in force."""
+
+    target: Target
+    admin: Target | None
+    requests: tuple[TrafficRequest, ...]
+    workload: Workload
+    load: Load
+    policies: tuple[str, ...]
+    label: str
+    model: str | None
+    api_key: str | None
+    endpoint: Endpoint
+    limits: ClientLimits
+    slo_ttft_s: float
+
+
+OnRecord = Callable[[RequestRecord], None]
+
+
+async def run_plan(plan: Plan, *, begin: Callable[[str], OnRecord]) -> list[Run]:
+    """Run once for each policy; `begin` is told each run's label. Raises SessionError.
+
+    The policy that was in force before is put back at the end. After Ctrl-C the runs so far are
+    returned, the last one marked as interrupted.
+    """
+    model = plan.model or await _first_model(plan)
+    runs: list[Run] = []
+    if not plan.policies:
+        return [await _run(plan, model, policy=None, number=0, on_record=begin(plan.label))]
+    assert plan.admin is not None, "policies without an admin URL"
+    admin = LoadClient(plan.admin)
+    before = await _policy_in_force(admin)
+    try:
+        for number, policy in enumerate(plan.policies):
+            await _choose_policy(admin, policy)
+            on_record = begin(policy)
+            runs.append(await _run(plan, model, policy=policy, number=number, on_record=on_record))
+            if runs[-1].interrupted:
+                break
+    finally:
+        await _choose_policy(admin, before)
+        admin.close()
+    return runs
+
+
+async def _run(
+    plan: Plan, model: str, *, policy: str | None, number: int, on_record: OnRecord
+) -> Run:
+    """Each run has its own salt: the prompts of one do not find the caches that another filled."""
+    client = LoadClient(plan.target, api_key=plan.api_key, limits=plan.limits)
+    options = LoadOptions(
+        model=model,
+        endpoint=plan.endpoint,
+        concurrency=plan.load.concurrency,
+        salt=f"{plan.workload.seed}/{number}",
+        run_id=f"bench-{plan.workload.seed}-{number}",
+    )
+    load = LoadRun(client, plan.requests, options, on_record=on_record)
+    started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    async with _stopped_by_interrupt(load) as stopped:
+        records = await load.run()
+    client.close()
+    return Run(
+        label=policy or plan.label,
+        target=f"{plan.target.scheme}://{plan.target.authority}{plan.target.base_path}",
+        model=model,
+        policy=policy,
+        started_at=started_at,
+        duration_s=load.duration_s,
+        slo_ttft_s=plan.slo_ttft_s,
+        workload=plan.workload,
+        load=plan.load,
+        records=tuple(records),
+        interrupted=stopped.is_set(),
+        reconnects=client.reconnects,
+    )
+
+
+@asynccontextmanager
+async def _stopped_by_interrupt(load: LoadRun) -> AsyncIterator[asyncio.Event]:
+    """The first Ctrl-C ends the run in order; a second one, while that hangs, ends the program."""
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+
+    def stop() -> None:
+        loop.remove_signal_handler(signal.SIGINT)
+        stopped.set()
+        load.stop()
+
+    with suppress(NotImplementedError):  # not on Windows, where Ctrl-C raises as usual
+        loop.add_signal_handler(signal.SIGINT, stop)
+    try:
+        yield stopped
+    finally:
+        with suppress(NotImplementedError):
+            loop.remove_signal_handler(signal.SIGINT)
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+class _Policy(msgspec.Struct):
+    policy: str
+
+
+async def _first_model(plan: Plan) -> str:
+    client = LoadClient(plan.target, api_key=plan.api_key)
+    try:
+        status, body = await client.fetch("GET", "/v1/models")
+        models = msgspec.json.decode(body, type=_Models).data
+    except ConnectionError as error:
+        raise SessionError(
+            f"{plan.target.authority}: {error}. Remedy: start the server, or mend the URL."
+        ) from None
+    except msgspec.DecodeError:
+        models, status = [], 0
+    finally:
+        client.close()
+    if status == 401:
+        raise SessionError("/v1/models answers 401. Remedy: give --api-key.")
+    if not models:
+        raise SessionError("/v1/models lists no model. Remedy: give --model.")
+    return models[0].id
+
+
+async def _policy_in_force(admin: LoadClient) -> str:
+    status, body = await _ask_admin(admin, "GET", b"")
+    try:
+        return msgspec.json.decode(body, type=_Policy).policy
+    except msgspec.DecodeError:
+        raise SessionError(
+            f"{POLICY_PATH} answers {status} and no policy. Remedy: --admin-url must name the "
+            "admin port of Pointsman (by default 8081)."
+        ) from None
+
+
+async def _choose_policy(admin: LoadClient, policy: str) -> None:
+    status, body = await _ask_admin(admin, "PUT", msgspec.json.encode({"policy": policy}))
+    if status >= 300:
+        said = body[:300].decode(errors="replace")
+        raise SessionError(f"policy {policy}: the admin port answers {status}: {said}")
+
+
+async def _ask_admin(admin: LoadClient, method: str, body: bytes) -> tuple[int, bytes]:
+    try:
+        return await admin.fetch(method, POLICY_PATH, body)
+    except ConnectionError as error:
+        raise SessionError(
+            f"admin port {admin.target.authority}: {error}. Remedy: give --admin-url."
+        ) from None

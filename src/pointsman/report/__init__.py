@@ -1,0 +1,10 @@
+"""Reports of runs: numbers, JSON, terminal tables and one HTML page; comparison of runs.
+
+A run is what the live load generator or the simulator leaves behind: where, what, how, and one
+record a request. Everything shown is computed from the records.
+
+Reading order: run (the value and its JSON) · summary (numbers from records) · table (terminal) ·
+page (HTML) · plots (SVG, by matplotlib, which is an optional extra imported only there).
+
+Pure but for matplotlib: no file, clock or socket. Imports `traffic` only.
+"""

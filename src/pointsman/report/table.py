@@ -1,0 +1,123 @@
+"""Terminal tables, by rich."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from pointsman.report.rows import (
+    TIMES,
+    UNKNOWN,
+    count,
+    metrics,
+    percent,
+    rate,
+    ratio,
+    seconds,
+    shown,
+)
+from pointsman.report.run import Run, differences
+from pointsman.report.summary import Quantiles, Summary
+
+
+def print_run(console: Console, run: Run) -> None:
+    """One run: totals, latencies, nodes, errors."""
+    summary = run.summary()
+    console.print(f"[bold]{run.label}[/bold]  {run.target}  {run.model}", highlight=False)
+    console.print(_totals(run, summary), highlight=False)
+    for note in run.workload.notes:
+        console.print(f"[dim]{note}[/dim]", highlight=False)
+    console.print(_latencies(summary))
+    if summary.nodes:
+        console.print(_nodes(summary))
+    if summary.error_groups:
+        console.print(_errors(summary))
+
+
+def print_comparison(console: Console, runs: Sequence[Run]) -> None:
+    """Each run's numbers and, from the second on, their ratio to the first run's."""
+    table = Table(title=f"compared with {runs[0].label}", title_justify="left")
+    table.add_column("")
+    for place, run in enumerate(runs):
+        table.add_column(run.label, justify="right")
+        if place:
+            table.add_column(TIMES, justify="right")
+    summaries = [run.summary() for run in runs]
+    for metric in metrics():
+        values = [metric.value(summary) for summary in summaries]
+        cells = [shown(values[0], metric.show)]
+        for value in values[1:]:
+            better = _better(value, values[0], metric.better)
+            style = {1: "green", -1: "red", 0: "dim"}[better]
+            cells += [shown(value, metric.show), f"[{style}]{ratio(value, values[0])}[/{style}]"]
+        table.add_row(metric.name, *cells)
+    console.print(table)
+    for note in differences(runs):
+        console.print(f"[yellow]{note}[/yellow]", highlight=False)
+
+
+def _better(value: float | None, base: float | None, direction: int) -> int:
+    """1 better, -1 worse; 0 within 2 % or not comparable."""
+    if value is None or not base or abs(value / base - 1) < 0.02:
+        return 0
+    return direction if value > base else -direction
+
+
+def _totals(run: Run, summary: Summary) -> str:
+    errors = f"[red]{summary.errors} errors[/red]" if summary.errors else "no errors"
+    objective = f"TTFT ≤ {seconds(summary.slo_ttft_s)}, {percent(summary.slo_attainment)}"
+    hits, ideal = shown(summary.hit_ratio, percent), shown(summary.ideal_hit_ratio, percent)
+    parts = [
+        f"{summary.ok} of {summary.requests} requests in {seconds(summary.duration_s)}",
+        errors,
+        rate(summary.throughput_rps),
+        f"goodput {rate(summary.goodput_rps)} ({objective})",
+        f"hit ratio {hits}, ideal {ideal}",
+    ]
+    if summary.interrupted:
+        parts.append(f"{summary.interrupted} interrupted")
+    if run.interrupted:
+        parts.append("stopped early")
+    return " · ".join(parts)
+
+
+def _latencies(summary: Summary) -> Table:
+    table = Table("", *(("mean", "p50", "p95", "p99", "max")))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    rows: list[tuple[str, Quantiles | None]] = [
+        ("TTFT", summary.ttft_s),
+        ("TPOT", summary.tpot_s),
+        ("end to end", summary.e2e_s),
+        ("client's lag", summary.lag_s),
+    ]
+    for name, found in rows:
+        if found is not None:
+            values = (found.mean, found.p50, found.p95, found.p99, found.max)
+            table.add_row(name, *map(seconds, values))
+    return table
+
+
+def _nodes(summary: Summary) -> Table:
+    table = Table("node", "requests", "share", "prompt tokens", "share", "hit ratio", "TTFT p95")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for node in summary.nodes:
+        table.add_row(
+            node.node,
+            count(node.requests),
+            percent(node.request_share),
+            count(node.input_tokens),
+            percent(node.token_share),
+            shown(node.hit_ratio, percent),
+            seconds(node.ttft_s.p95) if node.ttft_s else UNKNOWN,
+        )
+    return table
+
+
+def _errors(summary: Summary) -> Table:
+    table = Table("errors", "outcome", "cause", "first message")
+    table.columns[0].justify = "right"
+    for group in summary.error_groups:
+        table.add_row(str(group.requests), group.outcome, group.cause, group.example)
+    return table

@@ -1,0 +1,137 @@
+"""`pointsman bench` and `compare` end to end against a scripted server: output, codes, remedies."""
+
+import asyncio
+import gzip
+import json
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pointsman.cli.bench import bench, compare
+from pointsman.report import plots
+from tests.loadgen.rude_server import GOOD, RudeServer, answers, hangs, rude_server, streams
+
+COMMAND = "from pointsman.cli.bench import bench; bench()"
+MODELS = answers("200 OK", "application/json", b'{"data":[{"id":"m1"},{"id":"m2"}]}')
+TRACE_ROW = '{"t_ms":%d,"input_tokens":40,"output_tokens":3,"hash_ids":[1,2],"block_tokens":16}\n'
+
+
+async def run_bench(*arguments: str, interrupt: RudeServer | None = None) -> tuple[int, str, str]:
+    """The command in a process of its own, as a user runs it: (exit code, stdout, stderr)."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", COMMAND, *arguments,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    if interrupt is not None:
+        await interrupt.received(2)
+        process.send_signal(signal.SIGINT)
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+async def test_a_trace_is_replayed_and_reported(tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl.gz"
+    trace.write_bytes(gzip.compress("".join(TRACE_ROW % (10 * n) for n in range(9)).encode()))
+    file, page = tmp_path / "run.json", tmp_path / "run.html"
+    async with rude_server(MODELS, streams(GOOD)) as server:
+        code, out, err = await run_bench(
+            server.url, "--trace", str(trace), "--requests", "6", "--speed", "2",
+            "--json", str(file), "--html", str(page), "--label", "mine",
+        )  # fmt: skip
+    assert (code, err) == (0, "")
+    assert "6 of 6 requests" in out
+    assert len(server.requests) == 7
+    [run] = json.loads(file.read_bytes())["runs"]
+    assert (run["label"], run["model"], run["load"]["mode"]) == ("mine", "m1", "open")
+    assert run["records"][5]["due_s"] == pytest.approx(0.025)
+    assert run["summary"]["ideal_hit_ratio"] == pytest.approx(5 * 32 / (6 * 40))
+    assert page.read_text().startswith("<!doctype html>")
+    assert names(tmp_path) == ["run.html", "run.json", "t.jsonl.gz"]  # no half-written file
+    compared = CliRunner().invoke(compare, [str(file), str(file)])
+    assert compared.exit_code == 0
+    assert "compared with mine" in compared.stdout
+
+
+async def test_failures_end_with_one_and_json_goes_to_stdout() -> None:
+    async with rude_server(streams(GOOD), answers("503 No", "text/plain", b"full")) as server:
+        code, out, _ = await run_bench(
+            server.url, "--workload", "long-tail", "--requests", "4", "--concurrency", "1",
+            "--model", "m", "--json", "-",
+        )  # fmt: skip
+    [run] = json.loads(out)["runs"]
+    assert code == 1
+    assert (run["summary"]["ok"], run["summary"]["errors"]) == (1, 3)
+    assert run["summary"]["error_groups"][0]["cause"] == "503 without a JSON error"
+
+
+async def test_each_policy_is_chosen_and_the_first_one_put_back() -> None:
+    in_force = answers("200 OK", "application/json", b'{"policy":"before","policies":[]}')
+    async with rude_server(streams(GOOD)) as server, rude_server(in_force) as admin:
+        code, out, _ = await run_bench(
+            server.url, "--requests", "2", "--model", "m", "--policy", "one,two",
+            "--admin-url", admin.url,
+        )  # fmt: skip
+    assert code == 0
+    chosen = [json.loads(body)["policy"] for first, _, body in admin.requests if "PUT" in first]
+    assert chosen == ["one", "two", "before"]
+    assert "compared with one" in out
+    prompts = [json.loads(body)["messages"][0]["content"] for _, _, body in server.requests]
+    assert len({prompt[:64] for prompt in prompts}) == 4  # no run finds another's cache
+
+
+async def test_interrupt_stops_and_still_reports() -> None:
+    async with rude_server(streams(GOOD), hangs) as server:
+        code, out, _ = await run_bench(
+            server.url, "--requests", "9", "--concurrency", "1", "--model", "m", interrupt=server
+        )
+    assert code == 1
+    assert "1 of 2 requests" in out
+    assert "1 interrupted · stopped early" in out
+
+
+async def test_a_server_that_is_not_there_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        code, _, err = await run_bench(f"127.0.0.1:{taken.getsockname()[1]}")
+    assert code == 1
+    assert "connection refused. Remedy: start the server" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["x", "--trace", "a", "--workload", "chat"], "exclude each other"),
+        (["x", "--rate", "1", "--concurrency", "1"], "exclude each other"),
+        (["x", "--trace", "/no/such/file"], "/no/such/file"),
+        (["ftp://x"], "is no HTTP address. Remedy"),
+        (["x", "--workload", "chat", "--json", "/no/folder/x.json"], "is no folder"),
+        (["x", "--trace", __file__], "line 1 is in no known trace format"),
+        (["x", "--speed", "0"], "--speed"),
+    ],
+)
+def test_wrong_usage_ends_with_two_and_a_remedy(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(bench, arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr.replace("\n", " ")
+
+
+def test_page_without_matplotlib_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "find_spec", lambda _: None)
+    result = CliRunner().invoke(bench, ["x", "--html", "x.html"])
+    assert result.exit_code == 2
+    assert "pip install 'pointsman[report]'" in result.stderr
+
+
+def test_compare_refuses_what_holds_no_runs(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    for arguments in ([str(tmp_path / "x.json")], [str(tmp_path / "missing.json")], []):
+        assert CliRunner().invoke(compare, arguments).exit_code == 2
