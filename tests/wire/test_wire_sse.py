@@ -202,6 +202,20 @@ def test_the_last_usage_counts_and_may_be_read_on_the_way() -> None:
     assert scanner.events == 3
 
 
+def test_a_later_usage_replaces_the_earlier_one_whole() -> None:
+    bare = {"prompt_tokens": 91, "completion_tokens": 5}
+    assert scan(event(token("a", usage=USAGE)), event(token("b", usage=bare))).usage == Usage(91, 5)
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+def test_json_may_be_spaced(separators: tuple[str, str]) -> None:
+    frames = [token("a"), token("b", "stop"), {"choices": [], "usage": USAGE}]
+    texts = [json.dumps(frame, separators=separators) for frame in frames]
+    said = StreamSummary(3, Usage(91, 4, 64), finished=True)
+    assert scan(*map(event, texts)) == said
+    assert scan(*map(event, texts[:2])) == StreamSummary(2, finished=True)
+
+
 def test_a_huge_event_is_relayed_in_pieces_without_being_kept() -> None:
     huge = event(token("x" * 3_000_000, usage=USAGE))
     pieces = cut(huge, range(0, len(huge), 65_536))
@@ -269,6 +283,10 @@ def compact(text: str) -> bytes:
             event(token("a"))[:-3]
             + b',"usage":{"prompt_tokens":1},"x":{"content":"","y":null}}\n\n',
             StreamSummary(3, Usage(1, 0)),
+        ),
+        (
+            compact('a"},"finish_reason":"stop"},{"delta":{"content":"b'),
+            StreamSummary(3, finished=True),
         ),
         (event(token("a")) + event(token("b")), StreamSummary(4)),
         (compact("a\n\ndata: b"), StreamSummary(4)),
