@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test check format lint types tidy coverage readme soak \
-	bench bench-micro bench-macro lock clean
+	bench bench-micro bench-idle bench-macro lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -50,11 +50,14 @@ readme: setup  ## run the commands of README.md
 soak: setup  ## the long tests
 	$(BIN)/pytest -m soak --timeout 0
 
-bench: bench-micro bench-macro  ## all benchmarks
+bench: bench-micro bench-idle bench-macro  ## all benchmarks
 
 bench-micro: setup  ## decision, index, hashing, ledger, relay: time per operation
 	@set -e; for bench in $(wildcard bench/micro*.py); do \
 		echo "$$bench"; $(BIN)/python -m "bench.$$(basename "$$bench" .py)"; done
+
+bench-idle: setup  ## gateway CPU at rest, with 100 engines attached
+	$(BIN)/python -m bench.idle
 
 bench-macro: setup $(PEERS_INSTALLED)  ## gateway CPU per request and per chunk, beside the peers
 	$(BIN)/python -m bench.macro

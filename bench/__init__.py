@@ -1,5 +1,5 @@
-"""Benchmarks: `micro*.py` time one operation, `macro.py` measures whole gateways side by side.
+"""Benchmarks: `micro_*.py` time one operation, `idle.py` and `macro.py` measure whole gateways.
 
-Run them by `make bench-micro` and `make bench-macro`; README.md beside this file says how to
-read the numbers. Nothing in `src` imports from here.
+Run them by `make bench`; README.md beside this file says how to read the numbers. Nothing in
+`src` imports from here.
 """

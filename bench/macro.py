@@ -12,7 +12,6 @@ Exits 0 whatever the numbers: the bars are ratios to the best router, and are pr
 """
 
 import argparse
-import asyncio
 import contextlib
 import json
 import statistics
@@ -29,15 +28,12 @@ from bench.peers.client import Load, load
 from bench.peers.cpu import cpu_s, resident_bytes
 from bench.peers.engines import EVENTS_AT_END
 from bench.peers.gateways import (
-    ROOT,
     Gateway,
     Kind,
     Running,
-    engines_command,
-    free_ports,
     known_gateways,
+    mock_engines,
     running,
-    stop,
 )
 
 OURS = "pointsman"
@@ -90,7 +86,9 @@ async def measure(gateways: list[Gateway], plan: Plan) -> dict[str, list[Round]]
     """All rounds on all gateways, in turn: A B C, A B C."""
     rounds: dict[str, list[Round]] = {}
     async with contextlib.AsyncExitStack() as stack:
-        engines = await _start_engines(stack, plan)
+        engines = await stack.enter_async_context(
+            mock_engines(plan.engines, chunks=plan.chunks, interval_s=plan.interval_s)
+        )
         started = []
         for gateway in gateways:
             try:
@@ -104,18 +102,6 @@ async def measure(gateways: list[Gateway], plan: Plan) -> dict[str, list[Round]]
                 _say(f"round {number}/{plan.rounds}: {one.gateway.label}")
                 rounds.setdefault(one.gateway.label, []).append(await _round(one, plan, number))
     return rounds
-
-
-async def _start_engines(stack: contextlib.AsyncExitStack, plan: Plan) -> list[str]:
-    ports = free_ports(plan.engines)
-    command = engines_command(ports, chunks=plan.chunks, interval_s=plan.interval_s)
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
-    stack.push_async_callback(stop, process)
-    for port in ports:
-        while (await load(port, requests=1, concurrency=1, stream=False)).errors:
-            assert process.returncode is None, "the mock engines do not start"
-            await asyncio.sleep(0.1)
-    return [f"http://127.0.0.1:{port}" for port in ports]
 
 
 async def _round(one: Running, plan: Plan, number: int) -> Round:

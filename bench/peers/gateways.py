@@ -92,10 +92,25 @@ async def running(gateway: Gateway, engines: list[str], folder: Path) -> AsyncIt
             raise RuntimeError(f"{gateway.label} does not serve:\n{log.read_text()[-2000:]}")
         yield Running(gateway, port, process.pid)
     finally:
-        await stop(process)
+        await _stop(process)
 
 
-async def stop(process: asyncio.subprocess.Process) -> None:
+@contextlib.asynccontextmanager
+async def mock_engines(count: int, *, chunks: int, interval_s: float) -> AsyncIterator[list[str]]:
+    """Serves `count` mock engines from one process of their own; gives their URLs."""
+    ports = free_ports(count)
+    words = (sys.executable, "-m", "bench.peers.engines", chunks, interval_s, *ports)
+    process = await asyncio.create_subprocess_exec(*map(str, words), cwd=ROOT)
+    try:
+        for port in ports:
+            if not await _is_ready(process, port):
+                raise RuntimeError("the mock engines do not serve")
+        yield [f"http://127.0.0.1:{port}" for port in ports]
+    finally:
+        await _stop(process)
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
     """Asks the process to end, then insists."""
     if process.returncode is None:
         process.terminate()
@@ -187,9 +202,3 @@ http {
   }
 }
 """
-
-
-def engines_command(ports: list[int], *, chunks: int, interval_s: float) -> list[str]:
-    """The command that serves a mock engine on each port."""
-    words = (chunks, interval_s, *ports)
-    return [sys.executable, "-m", "bench.peers.engines", *map(str, words)]
