@@ -133,10 +133,9 @@ class Residency:
 
     def forget(self, node: Node) -> None:
         """The incarnation ends; its slot is free for another."""
-        self.clear(node)
         self._engine_blocks.pop(node.slot, None)
         for index in self._indexes.values():
-            index.set_capacity(node.slot, None)
+            index.forget(node.slot)
 
     def _begin_events(self, node: Node) -> EngineBlocks:
         """What history claimed of token blocks gives way to what the engine says."""

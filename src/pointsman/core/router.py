@@ -129,7 +129,7 @@ class Router:
         if Ineligible.CONCURRENCY in reasons:
             return Hold("concurrency: every candidate is at its limit")
         if any(matches(node, request) for node in nodes):
-            return Refusal(Reason.NO_NODE, f"Every engine of model {request.model!r} is down.")
+            return Refusal(Reason.NO_NODE, f"No engine of model {request.model!r} that matches is up.")
         if self._cluster.knows(request.model):
             return Refusal(Reason.NO_MATCHING_NODE, _constraints(request))
         if any(node.health is Health.JOINING and not node.spec.models for node in nodes):

@@ -1,7 +1,7 @@
 """session: the node that served this session before, while it is not overloaded.
 
-Affinity is a wish: the node is left for one request when it has over twice the mean of the
-candidates' requests in flight plus a margin, and for as long as it is no candidate at all.
+Affinity is a wish: the node is left for one request when it has over twice the requests in
+flight of the least busy candidate plus a margin, and for as long as it is no candidate.
 It stays remembered by name, so it gets its sessions back after a flap or a restart. Requests
 without a session, and new sessions, go where the fewest requests are.
 """
@@ -16,7 +16,7 @@ from pointsman.core.limits import SESSIONS_MAX
 from pointsman.core.policies.base import Choice, Hold, pick
 from pointsman.core.request import Request
 
-OVERLOAD_RATIO = 2.0
+OVERLOAD_RATIO = 2
 OVERLOAD_MARGIN = 4
 
 
@@ -38,7 +38,7 @@ class Session:
 
     def _home(self, request: Request, rows: Sequence[CostRow]) -> CostRow | None:
         name = self._homes.get(request.session or "")
-        bound = OVERLOAD_RATIO * sum(row.inflight for row in rows) / len(rows) + OVERLOAD_MARGIN
+        bound = OVERLOAD_RATIO * min(row.inflight for row in rows) + OVERLOAD_MARGIN
         for row in rows:
             if row.node.name == name:
                 return row if row.inflight <= bound and row.fits else None

@@ -1,0 +1,111 @@
+"""Drives a `Scheduler` in tests: a clock that is set by hand, requests and nodes in a line."""
+
+from pointsman.core.blocks import Namespace, Prompt
+from pointsman.core.errors import EndCause, FailureKind
+from pointsman.core.events import (
+    Admitted,
+    Arrived,
+    Effect,
+    Event,
+    Failed,
+    Held,
+    ModelCard,
+    NodeDescribed,
+    NodeFacts,
+    NodeJoined,
+    NodeSpec,
+    Placed,
+    Refused,
+    Settled,
+    Started,
+    Tick,
+)
+from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
+from pointsman.core.options import SchedulerOptions
+from pointsman.core.request import Outcome, Request
+from pointsman.core.scheduler import Scheduler
+
+MODEL = ModelName("m")
+
+
+class Driver:
+    """A scheduler, a clock, and the names that tests use. `check` runs after every step."""
+
+    def __init__(self, options: SchedulerOptions | None = None) -> None:
+        self.scheduler = Scheduler(options)
+        self.now_s = 0.0
+        self.ids: dict[str, NodeId] = {}
+
+    def step(self, event: Event) -> list[Effect]:
+        effects = self.scheduler.step(event, self.now_s)
+        self.scheduler.check()
+        return effects
+
+    def advance(self, seconds: float) -> list[Effect]:
+        self.now_s += seconds
+        return self.step(Tick())
+
+    def join(self, name: str, **spec: object) -> NodeId:
+        """A node that has joined and not yet described itself."""
+        event = NodeJoined(NodeSpec(name=NodeName(name), url=f"http://{name}", **spec))  # type: ignore[arg-type]  # test keywords
+        (admitted,) = [e for e in self.step(event) if isinstance(e, Admitted)]
+        self.ids[name] = admitted.node_id
+        return admitted.node_id
+
+    def describe(self, name: str, **facts: object) -> list[Effect]:
+        known = {"models": (ModelCard(name=MODEL),), "block_tokens": 16, "kv_blocks": 10_000}
+        return self.step(NodeDescribed(self.ids[name], NodeFacts(**{**known, **facts})))  # type: ignore[arg-type]  # test keywords
+
+    def ready(self, *names: str, **facts: object) -> None:
+        for name in names:
+            self.join(name)
+            self.describe(name, **facts)
+
+    def arrive(self, request_id: str, text: str = "hello", **fields: object) -> list[Effect]:
+        return self.step(Arrived(request(request_id, text, **fields)))
+
+    def start(self, request_id: str) -> list[Effect]:
+        return self.step(Started(RequestId(request_id)))
+
+    def fail(self, request_id: str, kind: FailureKind) -> list[Effect]:
+        return self.step(Failed(RequestId(request_id), kind))
+
+    def settle(
+        self, request_id: str, end: EndCause = EndCause.FINISHED, **fields: object
+    ) -> list[Effect]:
+        return self.step(Settled(RequestId(request_id), Outcome(end, **fields)))  # type: ignore[arg-type]  # test keywords
+
+    def serve(self, request_id: str, text: str = "hello", **fields: object) -> str:
+        """Arrive, start and finish at once; returns the node's name."""
+        (placed,) = self.arrive(request_id, text, **fields)
+        assert isinstance(placed, Placed), placed
+        self.start(request_id)
+        self.settle(request_id, streamed=True)
+        return placed.node
+
+
+def request(request_id: str, text: str = "hello", **fields: object) -> Request:
+    model = ModelName(str(fields.pop("model", MODEL)))
+    tokens = fields.pop("tokens", None)
+    prompt = Prompt(Namespace(model), text=text.encode(), tokens=tokens)  # type: ignore[arg-type]  # test keywords
+    return Request(id=RequestId(request_id), model=model, prompt=prompt, **fields)  # type: ignore[arg-type]  # test keywords
+
+
+def told(effects: list[Effect]) -> list[str]:
+    """Effects in words, one line each."""
+    return [_told(effect) for effect in effects]
+
+
+def _told(effect: Effect) -> str:
+    match effect:
+        case Placed():
+            return f"placed {effect.request_id} on {effect.node}: {effect.decision.why}"
+        case Held():
+            return f"held {effect.request_id} at {effect.position}: {effect.decision.why}"
+        case Refused():
+            wait = "never" if effect.retry_after_s is None else f"{effect.retry_after_s:.1f} s"
+            return f"refused {effect.request_id}, retry after {wait}: {effect.decision.why}"
+        case Admitted():
+            return f"admitted {effect.name} as #{effect.node_id}"
+        case _:
+            return f"left {effect.name} #{effect.node_id}"

@@ -1,0 +1,323 @@
+"""The spine: events in, effects out."""
+
+import pytest
+
+from core.driver import MODEL, Driver, request, told
+from core.test_scenarios import teach
+from pointsman.core.decision import Ruling
+from pointsman.core.errors import EndCause, FailureKind, Reason
+from pointsman.core.events import (
+    Held,
+    IndexTrust,
+    ModelCard,
+    NodeReported,
+    NodeSignals,
+    Placed,
+    PolicyChosen,
+    Refused,
+    Settled,
+)
+from pointsman.core.ids import NodeId, RequestId
+from pointsman.core.limits import BUSY_ATTEMPTS_MAX
+from pointsman.core.options import SchedulerOptions
+from pointsman.core.policies import catalog
+from pointsman.core.request import Outcome
+
+
+def placed(driver: Driver, request_id: str, text: str = "hello", **fields: object) -> Placed:
+    (effect,) = driver.arrive(request_id, text, **fields)
+    assert isinstance(effect, Placed), effect
+    return effect
+
+
+def refused(driver: Driver, request_id: str, **fields: object) -> Refused:
+    (effect,) = driver.arrive(request_id, **fields)
+    assert isinstance(effect, Refused), effect
+    return effect
+
+
+def learned(driver: Driver) -> None:
+    for node in driver.scheduler._cluster.nodes:
+        teach(node.calibration)
+
+
+@pytest.mark.parametrize("policy", [n for n in catalog.names() if n not in {"random"}])
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_sixty_distinct_prompts_are_spread_over_two_idle_engines(
+    policy: str, calibrated: bool
+) -> None:
+    driver = Driver(SchedulerOptions(policy=policy))
+    driver.ready("a", "b")
+    if calibrated:
+        learned(driver)
+    nodes = [driver.serve(f"r{i}", f"prompt number {i} is its own") for i in range(60)]
+    spread = {name: nodes.count(name) for name in ("a", "b")}
+    assert 25 <= spread["a"] <= 35, spread
+
+
+def test_tenants_stay_with_their_prefix_and_spread_over_engines() -> None:
+    driver = Driver()
+    driver.ready("a", "b", "c", "d")
+    homes: dict[int, list[str]] = {tenant: [] for tenant in range(8)}
+    for turn in range(20):
+        for tenant in range(8):
+            text = f"system prompt of tenant {tenant} ".ljust(32, ".") * 500 + f"question {turn}"
+            homes[tenant].append(driver.serve(f"t{tenant}-{turn}", text))
+    assert all(len(set(nodes)) == 1 for nodes in homes.values()), homes
+    first = [nodes[0] for nodes in homes.values()]
+    assert all(first.count(name) == 2 for name in "abcd"), first
+
+
+def test_one_prefix_shared_by_all_spreads_once_its_holder_is_busy() -> None:
+    driver = Driver()
+    driver.ready("a", "b", "c", "d", kv_blocks=100_000)
+    learned(driver)
+    text = "one system prompt for everybody " * 500
+    nodes = [placed(driver, f"r{i}", text, max_output_tokens=128).node for i in range(64)]
+    assert all(nodes.count(name) >= 8 for name in "abcd"), nodes
+
+
+def test_a_decision_says_why_and_what_it_knew() -> None:
+    driver = Driver()
+    driver.ready("a", "b")
+    learned(driver)
+    decision = placed(driver, "r1").decision
+    assert decision.ruling is Ruling.PLACED
+    assert decision.policy == "marginal_cost"
+    assert decision.why == "least delay for all"
+    assert (decision.candidate_count, decision.tie_count) == (2, 2)
+    assert {c.node for c in decision.candidates} == {"a", "b"}
+    assert decision.candidates[0].node == decision.node
+    assert decision.candidates[0].prefill_s > 0
+
+
+def test_the_default_falls_back_to_lmetric_while_uncalibrated() -> None:
+    driver = Driver()
+    driver.ready("a", "b")
+    assert placed(driver, "r1").decision.why == "least tokens to prefill times requests"
+
+
+def test_explain_changes_nothing() -> None:
+    driver = Driver(SchedulerOptions(policy="power_of_two"))
+    driver.ready("a", "b", "c")
+    twin = Driver(SchedulerOptions(policy="power_of_two"))
+    twin.ready("a", "b", "c")
+    for i in range(40):
+        driver.scheduler.explain(request(f"x{i}", "some prompt " * 99), driver.now_s)
+    decisions = [placed(driver, f"r{i}").node for i in range(20)]
+    assert decisions == [placed(twin, f"r{i}").node for i in range(20)]
+
+
+def test_explain_shows_every_candidate_and_exclusion() -> None:
+    driver = Driver()
+    driver.ready(*(f"n{i}" for i in range(100)))
+    driver.join("late")
+    decision = driver.scheduler.explain(request("x"), 0.0)
+    assert len(decision.candidates) == decision.candidate_count == 100
+    assert [(x.node, x.why) for x in decision.excluded] == [("late", "joining")]
+
+
+def test_the_same_events_and_seed_give_the_same_decisions() -> None:
+    def play() -> list[str]:
+        driver = Driver(SchedulerOptions(policy="random", seed=7))
+        driver.ready("a", "b", "c")
+        return [placed(driver, f"r{i}").node for i in range(50)]
+
+    assert play() == play()
+    assert len(set(play())) == 3
+
+
+def test_the_policy_is_switched_while_running_and_a_wrong_name_changes_nothing() -> None:
+    driver = Driver()
+    driver.ready("a")
+    with pytest.raises(ValueError, match="choose one of round_robin"):
+        driver.step(PolicyChosen("fastest"))
+    assert driver.scheduler.policy == "marginal_cost"
+    driver.step(PolicyChosen("round_robin"))
+    assert placed(driver, "r1").decision.policy == "round_robin"
+
+
+def test_settling_twice_or_after_the_end_changes_nothing() -> None:
+    driver = Driver()
+    driver.ready("a")
+    driver.serve("r1")
+    before = driver.scheduler.nodes(0.0)
+    driver.settle("r1")
+    driver.step(Settled(RequestId("never"), Outcome(EndCause.FINISHED)))
+    assert driver.scheduler.nodes(0.0) == before
+    assert driver.scheduler.stats.stale_events == 2
+
+
+def test_a_request_id_in_use_is_the_callers_error() -> None:
+    driver = Driver()
+    driver.ready("a")
+    driver.arrive("r1")
+    with pytest.raises(AssertionError, match="r1 is in use"):
+        driver.arrive("r1")
+
+
+def test_a_busy_cluster_is_asked_at_most_once_per_node() -> None:
+    driver = Driver()
+    driver.ready("a", "b", "c", "d", "e")
+    first = placed(driver, "r1").node
+    asked = [first]
+    while True:
+        (effect,) = driver.fail("r1", FailureKind.BUSY)
+        if isinstance(effect, Refused):
+            break
+        assert isinstance(effect, Placed)
+        asked.append(effect.node)
+    assert len(asked) == len(set(asked)) == BUSY_ATTEMPTS_MAX
+    assert effect.reason is Reason.NODE_BUSY
+
+
+def test_retries_stop_when_the_budget_is_spent() -> None:
+    driver = Driver()
+    driver.ready("a", "b")
+    told_no = []
+    for i in range(40):
+        placed(driver, f"r{i}")
+        (effect,) = driver.fail(f"r{i}", FailureKind.ERROR)
+        if isinstance(effect, Refused):
+            told_no.append(effect.detail)
+        else:
+            driver.settle(f"r{i}")
+    assert told_no
+    assert all("retry budget" in detail for detail in told_no)
+
+
+def test_all_down_is_503_and_contention_is_429() -> None:
+    driver = Driver(SchedulerOptions(queue_length_max=1))
+    assert refused(driver, "r0").reason is Reason.NO_NODE
+    driver.join("a", concurrency_max=1)
+    assert "starting" in refused(driver, "r1").detail
+    driver.describe("a")
+    placed(driver, "r2")
+    assert isinstance(driver.arrive("r3")[0], Held)
+    assert refused(driver, "r4").reason is Reason.QUEUE_FULL
+
+
+def test_an_unknown_model_is_named_and_a_missing_one_means_the_only_one() -> None:
+    driver = Driver()
+    driver.ready("a")
+    refusal = refused(driver, "r1", model="gpt-9")
+    assert refusal.reason is Reason.MODEL_NOT_FOUND
+    assert "gpt-9" in refusal.detail
+    assert placed(driver, "r2", model="").decision.model == MODEL
+
+
+def test_an_adapter_is_served_where_it_is_loaded() -> None:
+    driver = Driver()
+    driver.ready("a", "b")
+    adapter = ModelCard(name="sql-lora", parent=MODEL)  # type: ignore[arg-type]  # a plain name
+    driver.describe("b", models=(ModelCard(name=MODEL), adapter))
+    assert {placed(driver, f"r{i}", model="sql-lora").node for i in range(4)} == {"b"}
+
+
+def test_pool_zone_and_labels_are_hard_constraints() -> None:
+    driver = Driver()
+    driver.join("a", pool="long", zone="eu", labels=(("gpu", "h100"),))
+    driver.join("b")
+    driver.describe("a")
+    driver.describe("b")
+    for i, fields in enumerate(({"pool": "long"}, {"zone": "eu"}, {"labels": (("gpu", "h100"),)})):
+        assert placed(driver, f"r{i}", **fields).node == "a"
+    assert refused(driver, "x", zone="mars").reason is Reason.NO_MATCHING_NODE
+
+
+def test_scraped_load_of_others_counts_and_own_load_is_not_counted_twice() -> None:
+    driver = Driver(SchedulerOptions(policy="least_request"))
+    driver.ready("a", "b")
+    assert placed(driver, "r1").node == "a"
+    for _ in range(2):
+        report(driver, "a", running=1)
+        report(driver, "b", running=3)
+    views = {v.name: (v.inflight, v.foreign) for v in driver.scheduler.nodes(0.0)}
+    assert views == {"a": (1, 0), "b": (0, 3)}
+    assert [placed(driver, f"s{i}").node for i in range(2)] == ["a", "a"]
+
+
+def test_one_odd_scrape_moves_nothing_and_an_old_one_is_ignored() -> None:
+    driver = Driver()
+    driver.ready("a")
+    report(driver, "a", running=9)
+    assert driver.scheduler.nodes(driver.now_s)[0].foreign == 0
+    report(driver, "a", running=9)
+    assert driver.scheduler.nodes(driver.now_s)[0].foreign == 9
+    driver.advance(60)
+    assert driver.scheduler.nodes(driver.now_s)[0].foreign == 0
+
+
+def report(driver: Driver, name: str, running: int) -> None:
+    signals = NodeSignals(running=running, waiting=0)
+    driver.step(NodeReported(driver.ids[name], driver.now_s, signals))
+
+
+def test_late_events_of_a_former_incarnation_are_ignored() -> None:
+    driver = Driver()
+    driver.ready("a")
+    old = driver.ids["a"]
+    placed(driver, "r1")
+    driver.ready("a")
+    driver.step(NodeReported(old, 0.0, NodeSignals(running=5)))
+    driver.settle("r1")
+    (view,) = driver.scheduler.nodes(0.0)
+    assert (view.node_id, view.inflight, view.signals.running) == (NodeId(old + 1), 0, None)
+    assert view.index_blocks == 0
+
+
+def test_an_engine_that_caches_nothing_is_no_longer_credited() -> None:
+    driver = Driver()
+    driver.ready("a", "b")
+    text = "a long shared prefix of many words " * 100
+    for i in range(60):
+        placed(driver, f"r{i}", text)
+        driver.start(f"r{i}")
+        driver.settle(f"r{i}", streamed=True, prompt_tokens=900, cached_tokens=0)
+    decision = driver.scheduler.explain(request("x", text), 0.0)
+    assert all(c.hit_tokens == 0 for c in decision.candidates)
+
+
+def test_unstreamed_answers_do_not_pile_up_as_prefills() -> None:
+    driver = Driver()
+    driver.ready("a")
+    for i in range(20):
+        placed(driver, f"r{i}", f"{i} words " * 2000, stream=False, max_output_tokens=500)
+    assert driver.scheduler.nodes(driver.now_s)[0].queue_s > 1.0
+    driver.advance(60.0)
+    assert driver.scheduler.nodes(driver.now_s)[0].queue_s == 0.0
+
+
+def test_hundreds_of_nodes_are_cut_to_a_shortlist_that_keeps_the_holder() -> None:
+    driver = Driver()
+    driver.ready(*(f"n{i}" for i in range(100)), kv_blocks=100_000)
+    learned(driver)
+    text = "a prefix that one of many nodes has seen before " * 400
+    home = driver.serve("r0", text)
+    for i in range(100):
+        placed(driver, f"busy{i}", f"{i}", max_output_tokens=10)
+    decision = placed(driver, "r1", text, max_output_tokens=10).decision
+    assert decision.node == home
+    assert decision.candidate_count == 100
+
+
+def test_ready_and_models_come_from_the_registry() -> None:
+    driver = Driver()
+    assert not driver.scheduler.ready()
+    driver.ready("a", "b")
+    assert driver.scheduler.ready()
+    assert [card.name for card in driver.scheduler.models()] == [MODEL]
+
+
+def test_trust_is_shown() -> None:
+    driver = Driver()
+    driver.ready("a")
+    assert driver.scheduler.nodes(0.0)[0].trust is IndexTrust.HISTORY
+
+
+def test_effects_can_be_told() -> None:
+    driver = Driver()
+    driver.ready("a")
+    assert told(driver.arrive("r1")) == [
+        "placed r1 on a: least tokens to prefill times requests"
+    ]

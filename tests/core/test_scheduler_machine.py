@@ -1,0 +1,149 @@
+"""The ledger never leaks: any order of arrivals, cancels, failures, node deaths, restarts,
+duplicate and late messages leaves exactly what is really held."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from core.driver import Driver
+from pointsman.core.errors import EndCause, FailureKind
+from pointsman.core.events import (
+    Effect,
+    Held,
+    NodeDraining,
+    NodeLeft,
+    NodeProbed,
+    Placed,
+    PolicyChosen,
+    Refused,
+)
+from pointsman.core.ids import NodeId
+from pointsman.core.options import SchedulerOptions
+from pointsman.core.policies import catalog
+
+NODES = st.sampled_from(["a", "b", "c"])
+REQUESTS = st.integers(0, 15).map(lambda i: f"r{i}")
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.driver = Driver(SchedulerOptions(queue_length_max=4))
+        self.placed: dict[str, NodeId] = {}
+        self.held: set[str] = set()
+        self.count = 0
+        self.driver.ready("a", "b", "c", kv_blocks=60)
+
+    def take(self, effects: list[Effect]) -> None:
+        """What the gateway would believe."""
+        for effect in effects:
+            match effect:
+                case Placed():
+                    self.held.discard(effect.request_id)
+                    self.placed[effect.request_id] = effect.node_id
+                case Held():
+                    self.held.add(effect.request_id)
+                case Refused():
+                    self.held.discard(effect.request_id)
+                    self.placed.pop(effect.request_id, None)
+                case _:
+                    pass
+
+    @rule(
+        request_id=REQUESTS,
+        words=st.integers(1, 600),
+        priority=st.integers(-1, 1),
+        stream=st.booleans(),
+        output=st.integers(0, 200),
+    )
+    def arrive(
+        self, request_id: str, words: int, priority: int, stream: bool, output: int
+    ) -> None:
+        if request_id in self.placed or request_id in self.held:
+            return
+        self.take(
+            self.driver.arrive(
+                request_id,
+                f"{words % 3} " * words,
+                priority=priority,
+                stream=stream,
+                max_output_tokens=output,
+                hold_s=5.0,
+            )
+        )
+
+    @rule(request_id=REQUESTS)
+    def start(self, request_id: str) -> None:
+        self.take(self.driver.start(request_id))
+
+    @rule(request_id=REQUESTS, kind=st.sampled_from(FailureKind))
+    def fail(self, request_id: str, kind: FailureKind) -> None:
+        self.placed.pop(request_id, None)
+        self.take(self.driver.fail(request_id, kind))
+
+    @rule(
+        request_id=REQUESTS,
+        end=st.sampled_from(EndCause),
+        cached=st.none() | st.integers(0, 500),
+        prompt=st.none() | st.integers(1, 500),
+    )
+    def settle(
+        self, request_id: str, end: EndCause, cached: int | None, prompt: int | None
+    ) -> None:
+        self.placed.pop(request_id, None)
+        self.held.discard(request_id)
+        effects = self.driver.settle(
+            request_id, end, streamed=True, cached_tokens=cached, prompt_tokens=prompt, ttft_s=0.1
+        )
+        self.take(effects)
+
+    @rule(name=NODES)
+    def restart(self, name: str) -> None:
+        self.driver.join(name)
+        self.take(self.driver.describe(name, kv_blocks=60))
+
+    @rule(name=NODES)
+    def leave(self, name: str) -> None:
+        self.take(self.driver.step(NodeLeft(self.driver.ids[name])))
+
+    @rule(name=NODES, healthy=st.booleans())
+    def probe(self, name: str, healthy: bool) -> None:
+        self.take(self.driver.step(NodeProbed(self.driver.ids[name], healthy)))
+
+    @rule(name=NODES, draining=st.booleans())
+    def drain(self, name: str, draining: bool) -> None:
+        self.take(self.driver.step(NodeDraining(self.driver.ids[name], draining)))
+
+    @rule(policy=st.sampled_from(catalog.names()))
+    def choose(self, policy: str) -> None:
+        self.take(self.driver.step(PolicyChosen(policy)))
+
+    @rule(seconds=st.sampled_from([0.1, 6.0, 700.0]))
+    def wait(self, seconds: float) -> None:
+        self.take(self.driver.advance(seconds))
+
+    @invariant()
+    def nothing_leaks(self) -> None:
+        scheduler = self.driver.scheduler
+        scheduler.check()
+        assert scheduler.in_flight == len(self.placed)
+        assert scheduler.held == len(self.held)
+        views = scheduler.nodes(self.driver.now_s)
+        for view in views:
+            here = sum(1 for node_id in self.placed.values() if node_id == view.node_id)
+            assert view.inflight == here, view
+
+    def teardown(self) -> None:
+        """When every client leaves, everything is back at zero."""
+        while self.placed or self.held:
+            request_id = next(iter([*self.held, *self.placed]))
+            self.settle(request_id, EndCause.CLIENT_GONE, None, None)
+        assert self.driver.scheduler.in_flight == 0
+        for view in self.driver.scheduler.nodes(self.driver.now_s):
+            assert (view.inflight, view.kv_blocks_leased, view.queue_s) == (0, 0, 0.0), view
+
+
+SchedulerMachine.TestCase.settings = settings(
+    max_examples=80, stateful_step_count=50, deadline=None
+)
+TestSchedulerMachine = SchedulerMachine.TestCase
