@@ -8,8 +8,10 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import click
+import msgspec
 import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -50,6 +52,31 @@ _POSITIVE = click.IntRange(min=1)
 _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 
 
+class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The command's options as given."""
+
+    url: str
+    trace_file: Path | None
+    workload: str | None
+    requests: int | None
+    window_s: tuple[float, float] | None
+    concurrency: int | None
+    rate_rps: float | None
+    speed: float
+    policies: str | None
+    admin_url: str
+    api_key: str | None
+    model: str | None
+    endpoint: str
+    seed: int
+    timeout_s: float
+    connections: int
+    slo_ttft_s: float
+    label: str | None
+    json_file: str | None
+    html_file: Path | None
+
+
 @click.command(
     epilog="""\b
 Try it:
@@ -83,76 +110,17 @@ Exit codes: 0 done, 1 a request failed or the server cannot be used, 2 wrong usa
 @click.option("--label", help="Name of the run.  [default: the policy, or what is sent]")
 @click.option("--json", "json_file", help="Write the runs; - for stdout.")
 @click.option("--html", "html_file", type=click.Path(path_type=Path), help="Write a page.")
-def bench(
-    url: str,
-    trace_file: Path | None,
-    workload: str | None,
-    requests: int | None,
-    window_s: tuple[float, float] | None,
-    concurrency: int | None,
-    rate_rps: float | None,
-    speed: float,
-    policies: str | None,
-    admin_url: str,
-    api_key: str | None,
-    model: str | None,
-    endpoint: str,
-    seed: int,
-    timeout_s: float,
-    connections: int,
-    slo_ttft_s: float,
-    label: str | None,
-    json_file: str | None,
-    html_file: Path | None,
-) -> None:
+def bench(**given: Any) -> None:
     """Send a stream of requests to an OpenAI-compatible server and report.
 
     A trace arrives by its own clock unless --rate or --concurrency says otherwise; made-up
     requests run as a closed loop of 16 conversations. A chat at a --rate has turns that follow
     from answers at 50 tokens/s; with --concurrency they follow from the real ones.
     """
-    _check_outputs(json_file, html_file)
-    if trace_file and workload:
-        raise click.UsageError("--trace and --workload exclude each other.")
-    if concurrency and rate_rps:
-        raise click.UsageError(
-            "--concurrency (closed loop) and --rate (open loop) exclude each other."
-        )
-    if trace_file:
-        trace = read_trace_file(trace_file)
-        load = _load(concurrency, rate_rps, speed)
-        stream = _from_trace(trace, requests, window_s, rate_rps, speed, seed)
-        name, notes = trace_file.name, trace.notes
-    else:
-        name, notes = workload or "shared-prefix", ()
-        load = _load(concurrency or (None if rate_rps else CONCURRENCY_DEFAULT), rate_rps, speed)
-        stream = _made_up(name, requests or REQUESTS_DEFAULT, rate_rps, speed, seed)
-    try:
-        target, admin = parse_target(url), parse_target(admin_url) if policies else None
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
-    plan = Plan(
-        target=target,
-        admin=admin,
-        requests=stream,
-        workload=Workload(
-            name=name,
-            seed=seed,
-            traffic=summarize(stream),
-            ideal_hit_ratio=ideal_hit_ratio(stream),
-            notes=notes,
-        ),
-        load=load,
-        policies=tuple(filter(None, (policies or "").split(","))),
-        label=label or name,
-        model=model,
-        api_key=api_key,
-        endpoint=Endpoint(endpoint),
-        limits=ClientLimits(connections_max=_connections(connections), timeout_s=timeout_s),
-        slo_ttft_s=slo_ttft_s,
-    )
-    runs = _run(plan)
-    _write(runs, json_file, html_file)
+    options = BenchOptions(**given)
+    _check_outputs(options.json_file, options.html_file)
+    runs = _run(_plan(options))
+    _write(runs, options.json_file, options.html_file)
     sys.exit(any(run.interrupted or any(r.failed for r in run.records) for run in runs))
 
 
@@ -191,35 +159,79 @@ def read_trace_file(path: Path) -> Trace:
         raise click.UsageError(str(error)) from None
 
 
-def _from_trace(
-    trace: Trace,
-    requests: int | None,
-    window_s: tuple[float, float] | None,
-    rate_rps: float | None,
-    speed: float,
-    seed: int,
-) -> tuple[TrafficRequest, ...]:
+def _plan(options: BenchOptions) -> Plan:
+    """Check what excludes what, then make or read the requests."""
+    if options.trace_file and options.workload:
+        raise click.UsageError("--trace and --workload exclude each other.")
+    if options.concurrency and options.rate_rps:
+        raise click.UsageError("--concurrency and --rate (open loop) exclude each other.")
+    try:
+        target = parse_target(options.url)
+        admin = parse_target(options.admin_url) if options.policies else None
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    name, stream, notes = _stream(options)
+    return Plan(
+        target=target,
+        admin=admin,
+        requests=stream,
+        workload=Workload(
+            name=name,
+            seed=options.seed,
+            traffic=summarize(stream),
+            ideal_hit_ratio=ideal_hit_ratio(stream),
+            notes=notes,
+        ),
+        load=_load(options),
+        policies=tuple(filter(None, (options.policies or "").split(","))),
+        label=options.label or name,
+        model=options.model,
+        api_key=options.api_key,
+        endpoint=Endpoint(options.endpoint),
+        limits=ClientLimits(
+            connections_max=_connections(options.connections), timeout_s=options.timeout_s
+        ),
+        slo_ttft_s=options.slo_ttft_s,
+    )
+
+
+def _load(options: BenchOptions) -> Load:
+    concurrency = options.concurrency
+    if not (options.trace_file or options.rate_rps):
+        concurrency = concurrency or CONCURRENCY_DEFAULT
+    return Load(
+        mode=LoadMode.CLOSED if concurrency else LoadMode.OPEN,
+        concurrency=concurrency,
+        rate_rps=options.rate_rps,
+        speed=options.speed,
+    )
+
+
+def _stream(options: BenchOptions) -> tuple[str, tuple[TrafficRequest, ...], tuple[str, ...]]:
+    """Name, requests and notes of what is sent."""
+    if options.trace_file:
+        trace = read_trace_file(options.trace_file)
+        return options.trace_file.name, _from_trace(trace, options), trace.notes
+    name = options.workload or "shared-prefix"
+    stream = GENERATORS[name](
+        requests=options.requests or REQUESTS_DEFAULT,
+        rate_rps=options.rate_rps or 1.0,  # a closed loop takes no notice of arrivals
+        rng=Random(options.seed),
+    )
+    return name, accelerate(stream, speed=options.speed), ()
+
+
+def _from_trace(trace: Trace, options: BenchOptions) -> tuple[TrafficRequest, ...]:
     stream = trace.requests
-    if window_s:
-        stream = window(stream, start_s=window_s[0], end_s=window_s[1])
+    if options.window_s:
+        start_s, end_s = options.window_s
+        stream = window(stream, start_s=start_s, end_s=end_s)
         if not stream:
-            raise click.UsageError(f"--window-s {window_s[0]:g} {window_s[1]:g} holds no request.")
-    stream = accelerate(stream[:requests], speed=speed)
-    return poisson(stream, rate_rps=rate_rps, rng=Random(seed)) if rate_rps else stream
-
-
-def _made_up(
-    workload: str, requests: int, rate_rps: float | None, speed: float, seed: int
-) -> tuple[TrafficRequest, ...]:
-    """In a closed loop the rate does not matter."""
-    rng = Random(seed)
-    stream = GENERATORS[workload](requests=requests, rate_rps=rate_rps or 1.0, rng=rng)
-    return accelerate(stream, speed=speed)
-
-
-def _load(concurrency: int | None, rate_rps: float | None, speed: float) -> Load:
-    mode = LoadMode.CLOSED if concurrency else LoadMode.OPEN
-    return Load(mode=mode, concurrency=concurrency, rate_rps=rate_rps, speed=speed)
+            raise click.UsageError(f"--window-s {start_s:g} {end_s:g} holds no request.")
+    stream = accelerate(stream[: options.requests], speed=options.speed)
+    if options.rate_rps:
+        return poisson(stream, rate_rps=options.rate_rps, rng=Random(options.seed))
+    return stream
 
 
 def _connections(wanted: int) -> int:
