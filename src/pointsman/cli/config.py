@@ -9,9 +9,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from pointsman.core.limits import INDEX_BYTES_MAX, NODES_MAX, QUEUE_TIMEOUT_S
+from pointsman.core import exchange
+from pointsman.core.limits import INDEX_BYTES_MAX, NODES_MAX, QUEUE_LENGTH_MAX
+from pointsman.core.policies import catalog
 
-POLICY_DEFAULT = "marginal_cost"
+_STAGES = exchange.Timeouts()
 
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -113,28 +115,28 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     connect_s: Annotated[
         Seconds, Meta(description="Seconds to connect to an engine before another is tried.")
-    ] = 2.0
-    first_token_s: Annotated[
+    ] = _STAGES.connect_s
+    first_byte_s: Annotated[
         Seconds,
         Meta(
             description="Seconds until an engine's first byte. Long prompts in a long queue need "
-            "minutes; short values turn load into retries."
+            "minutes; short values turn load into errors."
         ),
-    ] = 300.0
+    ] = _STAGES.first_byte_s
     idle_s: Annotated[
         Seconds,
-        Meta(description="Seconds between two chunks of a stream before it counts as hung."),
-    ] = 120.0
+        Meta(
+            description="Seconds between two chunks of a stream before it counts as hung. "
+            "Engines that preempt a request may pause it for long."
+        ),
+    ] = _STAGES.idle_s
     total_s: Annotated[
-        Seconds, Meta(description="Seconds for a whole request, the longest stream included.")
-    ] = 3_600.0
-    queue_s: Annotated[
         Seconds,
         Meta(
-            description="Seconds a request may wait for a free engine. Longer than clients wait "
-            "serves answers that nobody reads."
+            description="Seconds for a whole request. What runs longer holds KV blocks that "
+            "others wait for."
         ),
-    ] = QUEUE_TIMEOUT_S
+    ] = _STAGES.total_s
     drain_s: Annotated[
         Seconds,
         Meta(
@@ -164,6 +166,15 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Bytes of a request body; larger gets 413. Images travel in it as base64.",
         ),
     ] = 32 * 1024 * 1024
+    queue_length_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="Requests held centrally while no engine has room; more get 429. A longer "
+            "queue answers later instead of refusing sooner.",
+        ),
+    ] = QUEUE_LENGTH_MAX
     index_bytes_max: Annotated[
         int,
         Meta(
@@ -210,7 +221,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="How a node is chosen; `pointsman serve --help` lists the names. "
             "Can be changed while running: PUT /pointsman/v1/policy."
         ),
-    ] = POLICY_DEFAULT
+    ] = catalog.DEFAULT
     engines: Annotated[
         tuple[Engine, ...],
         Meta(max_length=NODES_MAX, description="The inference engines."),

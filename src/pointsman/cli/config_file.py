@@ -1,17 +1,16 @@
 """A configuration file, read and checked as a whole; and the example that documents it."""
 
 import difflib
-import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import inspect
 
 from pointsman.cli.config import Config, Engine
 from pointsman.cli.yaml_reader import Document, Position, Problem, Rejected, read
+from pointsman.engines.adapters.address import kv_events_problem, url_problem
 
 
 def load(
@@ -66,7 +65,7 @@ def _inconsistencies(
                 *at("engines", index, "name"),
                 f"engines[{index}].name: '{name}' is the name of engines[{first}] already",
             )
-        if problem := _kv_events_problem(engine.kv_events):
+        if problem := kv_events_problem(engine.kv_events):
             yield Problem(
                 *at("engines", index, "kv_events"), f"engines[{index}].kv_events: {problem}"
             )
@@ -82,37 +81,6 @@ def unknown_name(name: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean '{close[0]}'?" if close else ""
     return f"'{name}' is none of {', '.join(known)}{hint}"
-
-
-def url_problem(url: str) -> str:
-    """What is wrong with an engine's URL, and the remedy; empty if nothing is."""
-    if re.match(r"^[./~]", url) or Path(url).is_dir():
-        return f"'{url}' is a path, not the URL of an engine, like http://10.0.0.7:8000"
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        return f"'{url}': {error}"
-    if "://" not in url:
-        return f"'{url}' has no scheme; did you mean http://{url}?"
-    if parts.scheme != "http":
-        return f"'{url}': the scheme is '{parts.scheme}'; engines are spoken to over http://"
-    if not parts.hostname:
-        return f"'{url}' names no host"
-    if parts.path not in ("", "/") or parts.query or parts.fragment:
-        trimmed = f"{parts.scheme}://{parts.netloc}"
-        return f"'{url}' has a path; the gateway adds it itself: write {trimmed}"
-    if parts.username is not None:
-        return f"'{parts.hostname}': no user or password belongs here"
-    return "" if port != 0 else f"'{url}': port 0 is no place to connect to"
-
-
-def _kv_events_problem(text: str) -> str:
-    if text in ("auto", "off"):
-        return ""
-    if re.match(r"^tcp://[^/\s*]+:\d{1,5}$", text) or text.startswith("ipc://"):
-        return ""
-    return f"'{text}' is neither auto, off nor like tcp://10.0.0.7:5557"
 
 
 # --- the example --------------------------------------------------------------------------

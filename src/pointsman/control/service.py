@@ -61,24 +61,23 @@ class ServiceCounters(msgspec.Struct):
     open_full: int = 0
 
 
-class NodeWatcher(Protocol):
-    """Follows the nodes. Called during a step's delivery: quick, never raising."""
+class NodeWatcher:
+    """Follows the nodes; what it does not override, it ignores.
+
+    Called during a step's delivery: quick, never raising.
+    """
 
     def admitted(self, effect: Admitted) -> None:
         """An incarnation begins."""
-        ...
 
     def left(self, effect: Left) -> None:
         """An incarnation has ended."""
-        ...
 
     def placed(self, node_id: NodeId) -> None:
         """A request goes there."""
-        ...
 
     def alive(self, node_id: NodeId) -> None:
         """An answer has begun to come from there."""
-        ...
 
 
 class _Open:

@@ -79,12 +79,12 @@ class AccessLog:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        lines, self._buffer = self._buffer, bytearray()
+        lines, self._buffer = memoryview(bytes(self._buffer)), bytearray()
         try:
-            self._stream.write(lines)
-            self._stream.flush()
+            while lines:
+                lines = lines[self._stream.write(lines) :]
         except (OSError, ValueError):  # closed pipe, full disk; closed file
-            self.lines_lost += lines.count(b"\n")
+            self.lines_lost += bytes(lines).count(b"\n")
 
     def close(self) -> None:
         """Write what is left; a second call changes nothing."""

@@ -13,7 +13,7 @@ import zmq.asyncio
 from pointsman.control.collectors.client import EngineClient, new_session
 from pointsman.control.collectors.link import NodeLink
 from pointsman.control.collectors.node import NodeCollector
-from pointsman.control.service import SchedulerService
+from pointsman.control.service import NodeWatcher, SchedulerService
 from pointsman.core.events import Admitted, Left, NodeSpec
 from pointsman.core.ids import NodeId, NodeName
 from pointsman.core.limits import NODES_MAX
@@ -40,7 +40,7 @@ class _Runtime(NamedTuple):
     tasks: asyncio.TaskGroup
 
 
-class Fleet:
+class Fleet(NodeWatcher):
     """Owns every node's collector. Nodes may be added before it runs, and while it does."""
 
     def __init__(
@@ -106,6 +106,11 @@ class Fleet:
     def status(self, name: NodeName) -> NodeStatus | None:
         link = self._links.get(name)
         return NodeStatus(link.problem, link.events_note, link.restarts) if link else None
+
+    async def until_described(self) -> None:
+        """Wait until every node there is now has described itself."""
+        for link in list(self._links.values()):
+            await link.described.wait()
 
     @property
     def waiting(self) -> Iterable[tuple[NodeSpec, str]]:

@@ -1,7 +1,8 @@
 """Where real engines differ on the wire: who they are, what they serve, where their events are.
 
 Reading order: describe (everything an engine says of itself), model_list, event_sources,
-props (llama.cpp), signals (a metrics page as the core wants it), reply (how to ask).
+props (llama.cpp), signals (a metrics page as the core wants it), address (can that be an
+engine's?), reply (how to ask).
 
 No sockets here: the caller brings a `Get`. Nothing is kept between calls.
 """

@@ -1,0 +1,5 @@
+"""`python -m pointsman`."""
+
+from pointsman.cli.main import main
+
+main()

@@ -1,0 +1,54 @@
+"""`pointsman check` and `pointsman init`: the configuration file."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from pointsman.cli import config_file
+from pointsman.cli.yaml_reader import Rejected
+from pointsman.core.policies import catalog
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+def check(file: Path) -> None:
+    """Check a configuration file without starting anything.
+
+    Prints ok, or every problem as FILE:LINE:COLUMN: MESSAGE.
+    Exit codes: 0 ok, 2 not usable.
+    """
+    try:
+        config = config_file.load(file, os.environ, catalog.names())
+    except Rejected as rejected:
+        print_problems(file, rejected)
+        sys.exit(2)
+    engines = len(config.engines)
+    click.echo(f"ok: {engines} engine{'' if engines == 1 else 's'}, policy {config.policy}")
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), default=Path("pointsman.yaml"))
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+def init(file: Path, force: bool) -> None:
+    """Write an example with every field, its default and what it trades. `-` is stdout."""
+    if str(file) == "-":
+        click.echo(config_file.example(), nl=False)
+        return
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as out:
+            out.write(config_file.example())
+    except FileExistsError:
+        click.echo(f"{file} exists; --force overwrites it", err=True)
+        sys.exit(2)
+    except OSError as error:
+        click.echo(f"{file} cannot be written: {error.strerror}", err=True)
+        sys.exit(2)
+    click.echo(f"wrote {file}; edit its engines, then: pointsman serve -c {file}")
+
+
+def print_problems(file: Path, rejected: Rejected) -> None:
+    """One line each, as compilers do it, so that editors can jump there."""
+    for problem in rejected.problems:
+        click.echo(f"{file}:{problem.line}:{problem.column}: {problem.message}", err=True)

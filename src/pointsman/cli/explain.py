@@ -1,0 +1,180 @@
+"""`pointsman explain`: why a request went where it went, or where it would go."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import quote
+
+import click
+import msgspec
+
+from pointsman.core.decision import Candidate, Decision
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+ADMIN_URL = "http://127.0.0.1:8081"
+TIMEOUT_S = 10.0
+
+
+@click.command()
+@click.argument("request_id", required=False)
+@click.option("--body", "file", type=click.Path(path_type=Path), help="A request body; - is stdin.")
+@click.option("--prompt", help="A chat message to place.")
+@click.option("--model", help="Model for --prompt.  [default: the only one served]")
+@click.option("--path", help="Route of --body.  [default: by its shape]")
+@click.option("--admin-url", default=ADMIN_URL, show_default=True, help="The admin plane.")
+@click.option("--json", "as_json", is_flag=True, help="The decisions as JSON.")
+def explain(
+    request_id: str | None,
+    file: Path | None,
+    prompt: str | None,
+    model: str | None,
+    path: str | None,
+    admin_url: str,
+    as_json: bool,
+) -> None:
+    """Show every candidate's cost and why one was chosen.
+
+    With REQUEST_ID (the answer's x-request-id) the decisions that were made; with --body or
+    --prompt the decision that would be made now, without making it; else the latest one.
+
+    Exit codes: 0 shown, 1 no such decision, 2 wrong usage or no admin plane.
+    """
+    if sum(given is not None for given in (request_id, file, prompt)) > 1:
+        raise click.UsageError("give one of REQUEST_ID, --body and --prompt")
+    if file is not None or prompt is not None:
+        body = _body(file, prompt, model)
+        if path is not None:
+            body = msgspec.json.encode({"path": path, "body": msgspec.Raw(body)})
+        answer = _ask(f"{admin_url}/pointsman/v1/explain", body)
+        decisions = [msgspec.json.decode(answer, type=_One).decision]
+    elif request_id is not None:
+        answer = _ask(f"{admin_url}/pointsman/v1/decisions/{quote(request_id, safe='')}")
+        decisions = msgspec.json.decode(answer, type=_Many).decisions
+    else:
+        answer = _ask(f"{admin_url}/pointsman/v1/decisions?limit=1")
+        decisions = msgspec.json.decode(answer, type=_Many).decisions
+        if not decisions:
+            _leave(1, "nothing has been decided yet; --prompt TEXT tries")
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(decisions), indent=2))
+        return
+    _print(decisions)
+
+
+class _One(msgspec.Struct):
+    decision: Decision
+
+
+class _Many(msgspec.Struct):
+    decisions: list[Decision]
+
+
+class _Problem(msgspec.Struct):
+    message: str
+
+
+class _Refusal(msgspec.Struct):
+    error: _Problem
+
+
+def _body(file: Path | None, prompt: str | None, model: str | None) -> bytes:
+    if file is None:
+        request: dict[str, object] = {"messages": [{"role": "user", "content": prompt}]}
+        return msgspec.json.encode({"model": model, **request} if model else request)
+    try:
+        return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        _leave(2, f"{file} cannot be read: {error.strerror}")
+
+
+def _ask(url: str, body: bytes | None = None) -> bytes:
+    """The answer's body; leaves with the admin plane's own words if it is a refusal."""
+    import urllib.error  # noqa: PLC0415 - 30 ms that `--help` need not spend
+    import urllib.request  # noqa: PLC0415
+
+    request = urllib.request.Request(url, data=body)  # noqa: S310 - the user's own URL
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:  # noqa: S310
+            return bytes(reply.read())
+    except urllib.error.HTTPError as refusal:
+        _leave(1 if refusal.code == 404 else 2, _message(refusal.read(), refusal.code))
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        cause = getattr(error, "reason", error)
+        _leave(2, f"no admin plane at {url}: {cause}; is `pointsman up` or `serve` running?")
+
+
+def _message(body: bytes, status: int) -> str:
+    try:
+        return msgspec.json.decode(body, type=_Refusal).error.message
+    except msgspec.DecodeError:
+        return f"the admin plane answers {status}"
+
+
+def _leave(code: int, message: str) -> NoReturn:
+    click.echo(f"pointsman: {message}", err=True)
+    sys.exit(code)
+
+
+# --- for people ---------------------------------------------------------------------------
+
+_TERMS = ("queue_s", "prefill_s", "kv_wait_s", "decode_s", "stall_s", "slowdown_s", "score")
+
+
+def _print(decisions: list[Decision]) -> None:
+    from rich.console import Console  # noqa: PLC0415 - only where a table is drawn
+
+    console = Console()
+    for decision in decisions:
+        where = f" on {decision.node}" if decision.node else ""
+        console.print(
+            f"[bold]{decision.request_id}[/bold]  {decision.model}: "
+            f"[bold]{decision.ruling}{where}[/bold]",
+            highlight=False,
+        )
+        console.print(
+            f"why    {decision.why}\n"
+            f"policy {decision.policy}, attempt {decision.attempt}, "
+            f"waited {decision.queued_s * 1_000:.1f} ms\n"
+            f"tokens {decision.prompt_tokens} prompt, {decision.hit_tokens} of them cached there, "
+            f"{decision.output_tokens_expected} output expected",
+            highlight=False,
+        )
+        if decision.candidates:
+            console.print(_table(decision))
+        console.print(_remarks(decision), highlight=False)
+
+
+def _table(decision: Decision) -> "Table":
+    from rich.table import Table  # noqa: PLC0415 - as above
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("node")
+    for column in ("hit", "new", "in flight", "queue", "prefill", "kv wait", "decode", "stall"):
+        table.add_column(column, justify="right")
+    table.add_column("slowdown", justify="right")
+    table.add_column("score", justify="right")
+    for candidate in decision.candidates:
+        style = "bold" if candidate.node == decision.node else ""
+        table.add_row(*_cells(candidate), style=style)
+    return table
+
+
+def _cells(candidate: Candidate) -> list[str]:
+    counts = [candidate.hit_tokens, candidate.new_tokens, candidate.inflight]
+    terms = [f"{getattr(candidate, term) * 1_000:.1f}" for term in _TERMS]
+    name = candidate.node if candidate.calibrated else f"{candidate.node} *"
+    return [name, *map(str, counts), *terms]
+
+
+def _remarks(decision: Decision) -> str:
+    lines = []
+    if decision.candidates:
+        lines.append("times in ms, hit and new in tokens; * speeds assumed, not learned yet")
+    if decision.candidate_count > len(decision.candidates) > 0:
+        lines.append(f"{decision.candidate_count} candidates, the best are shown")
+    if decision.tie_count > 1:
+        lines.append(f"{decision.tie_count} were as good; the one unused for longest was taken")
+    lines += [f"not {exclusion.node}: {exclusion.why}" for exclusion in decision.excluded]
+    return "\n".join(lines) + "\n"

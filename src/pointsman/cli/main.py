@@ -1,0 +1,65 @@
+"""The `pointsman` command. Subcommands are imported when they are asked for."""
+
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import click
+
+from pointsman import __version__
+
+
+class _Lazy(NamedTuple):
+    """Where a command is, and the line that `--help` shows without importing it."""
+
+    target: str
+    summary: str
+
+
+_COMMANDS: Mapping[str, _Lazy] = MappingProxyType(
+    {
+        "up": _Lazy("pointsman.cli.up:up", "Simulated engines, scheduler and gateway, in one go."),
+        "serve": _Lazy("pointsman.cli.serve:serve", "Scheduler and gateway before given engines."),
+        "engine": _Lazy("pointsman.cli.engine:engine", "One simulated engine."),
+        "explain": _Lazy("pointsman.cli.explain:explain", "Why a request went where it went."),
+        "bench": _Lazy("pointsman.cli.bench:bench", "Load a server, measure what clients see."),
+        "compare": _Lazy("pointsman.cli.bench:compare", "Compare results of `bench`."),
+        "check": _Lazy("pointsman.cli.check:check", "Check a configuration file."),
+        "init": _Lazy("pointsman.cli.check:init", "Write a configuration that explains itself."),
+    }
+)
+
+
+class _LazyGroup(click.Group):
+    """Shows its commands from the table, and imports the one that runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        lazy = _COMMANDS.get(cmd_name)
+        if lazy is None:
+            return None
+        module, _, attribute = lazy.target.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command), lazy.target
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.summary) for name, lazy in _COMMANDS.items()])
+
+
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, 1 problems found, 2 wrong usage or configuration.",
+)
+@click.version_option(__version__, prog_name="pointsman")
+def main() -> None:
+    """Scheduler and gateway for clusters of LLM inference engines.
+
+    Begin with `pointsman up`, which needs no GPU, or put it before your own engines:
+    `pointsman serve --engine http://HOST:8000 --engine http://HOST:8001`.
+    """

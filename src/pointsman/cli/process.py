@@ -1,0 +1,258 @@
+"""One process with everything: scheduler, collectors, gateway and admin plane, wired here."""
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+
+from aiohttp import web
+from prometheus_client import ProcessCollector
+from prometheus_client.registry import CollectorRegistry
+
+from pointsman import __version__
+from pointsman.cli.config import Config, Engine
+from pointsman.cli.config_file import engine_name
+from pointsman.control.api import AdminApi
+from pointsman.control.collectors.fleet import Fleet
+from pointsman.control.service import NodeWatcher, SchedulerService
+from pointsman.core import exchange
+from pointsman.core.errors import Reason
+from pointsman.core.events import Left, NodeSpec
+from pointsman.core.ids import ModelName, NodeName, RequestId
+from pointsman.core.options import SchedulerOptions
+from pointsman.core.request import Request
+from pointsman.core.scheduler import Scheduler
+from pointsman.gateway import Gateway
+from pointsman.gateway.heads import BadHead, RequestHead
+from pointsman.gateway.observer import ExchangeRecord
+from pointsman.gateway.options import GatewayOptions
+from pointsman.gateway.routing import core_request, routing_fields
+from pointsman.telemetry.access_log import AccessLog, open_stream
+from pointsman.telemetry.cluster_metrics import ClusterMetrics, StateMetrics
+from pointsman.telemetry.collector_metrics import CollectorMetrics
+from pointsman.telemetry.decisions import DecisionRing
+from pointsman.telemetry.metrics import RequestMetrics
+from pointsman.wire.openai import BadRequest, endpoint_of
+
+log = logging.getLogger(__name__)
+
+
+class CannotStart(Exception):  # noqa: N818 - named by what happened
+    """A port in use, a file that cannot be written. The text is for the user."""
+
+
+class Process:
+    """Built from a configuration; `run` serves until SIGTERM or SIGINT."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.decisions = DecisionRing(config.log.decisions)
+        self.registry = CollectorRegistry()
+        scheduler = Scheduler(scheduler_options(config))
+        self._metrics = RequestMetrics(
+            self.registry, lambda: {card.name for card in scheduler.models()}
+        )
+        self.service = SchedulerService(scheduler, decisions=self.decisions, observer=self._metrics)
+        self.fleet = Fleet(self.service, CollectorMetrics(self.registry))
+        ClusterMetrics(self.registry, scheduler, self.service.now_s)
+        ProcessCollector(namespace="pointsman", registry=self.registry)
+        self._stopping = asyncio.Event()
+        self._hurrying = asyncio.Event()
+        self.port = self.admin_port = 0
+
+    async def run(self, started: Callable[["Process"], Coroutine[None, None, None]]) -> None:
+        """Serve; `started` runs once clients can connect. Raises CannotStart."""
+        for index, engine in enumerate(self._config.engines):
+            self.fleet.add(node_spec(engine, index), kv_events=engine.kv_events)
+        async with AsyncExitStack() as stack:
+            observer = _Observer(self._metrics, self._open_access_log(stack))
+            self.service.start()
+            stack.callback(self.service.stop)
+            gateway = Gateway(self.service, gateway_options(self._config), observer)
+            self.service.watch(_ForgetfulPools(gateway))
+            StateMetrics(self.registry, "pointsman_gateway", gateway.state)
+            await self._listen(gateway, stack)
+            await self._listen_for_admins(gateway, stack)
+            stack.enter_context(_on_signals(self.stop))
+            async with asyncio.TaskGroup() as tasks:
+                collecting = tasks.create_task(self.fleet.run())
+                announcing = tasks.create_task(started(self))
+                gc.collect()
+                gc.freeze()  # what is imported now stays: collections need not walk it
+                await self._stopping.wait()
+                announcing.cancel()
+                await self._drain(gateway)
+                collecting.cancel()
+
+    def stop(self) -> None:
+        """Drain and end; a second call cuts off what still runs."""
+        if self._stopping.is_set():
+            self._hurrying.set()
+        self._stopping.set()
+
+    async def _drain(self, gateway: Gateway) -> None:
+        log.info("stopping: running requests get %g s", self._config.timeouts.drain_s)
+        async with asyncio.TaskGroup() as tasks:
+            draining = tasks.create_task(gateway.drain())
+            hurrying = tasks.create_task(self._hurrying.wait())
+            await asyncio.wait((draining, hurrying), return_when=asyncio.FIRST_COMPLETED)
+            if not draining.done():
+                await gateway.drain()
+            hurrying.cancel()
+
+    def _open_access_log(self, stack: AsyncExitStack) -> AccessLog | None:
+        target = self._config.log.access
+        if target == "none":
+            return None
+        try:
+            stream = stack.enter_context(open_stream(target))
+        except OSError as error:
+            raise CannotStart(f"access log {target}: {error.strerror}") from None
+        access_log = AccessLog(stream)
+        stack.callback(access_log.close)
+        return access_log
+
+    async def _listen(self, gateway: Gateway, stack: AsyncExitStack) -> None:
+        listen = self._config.listen
+        with _explained("--port", listen.host, listen.port):
+            await gateway.start(listen.host, listen.port)
+        stack.push_async_callback(gateway.stop)
+        self.port = gateway.port
+
+    async def _listen_for_admins(self, gateway: Gateway, stack: AsyncExitStack) -> None:
+        api = AdminApi(
+            self.service,
+            self.fleet,
+            decisions=self.decisions,
+            registry=self.registry,
+            read_request=read_request,
+            before_scrape=self._metrics.forget_labels,
+            gateway_state=gateway.state,
+            version=__version__,
+        )
+        runner = web.AppRunner(api.application(), access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        admin = self._config.admin
+        with _explained("--admin-port", admin.host, admin.port):
+            await web.TCPSite(runner, admin.host, admin.port).start()
+        self.admin_port = int(runner.addresses[0][1])
+
+
+def scheduler_options(config: Config) -> SchedulerOptions:
+    return SchedulerOptions(
+        policy=config.policy,
+        queue_length_max=config.limits.queue_length_max,
+        index_bytes_max=config.limits.index_bytes_max,
+    )
+
+
+def gateway_options(config: Config) -> GatewayOptions:
+    listen, timeouts, limits = config.listen, config.timeouts, config.limits
+    return GatewayOptions(
+        connections_max=limits.connections_max,
+        body_bytes_max=limits.body_bytes_max,
+        timeouts=exchange.Timeouts(
+            connect_s=timeouts.connect_s,
+            first_byte_s=timeouts.first_byte_s,
+            idle_s=timeouts.idle_s,
+            total_s=timeouts.total_s,
+        ),
+        cors_origins=listen.cors_origins,
+        api_keys=listen.api_keys,
+        reply_headers=listen.reply_headers,
+        sse_comment_s=listen.keep_alive_comments_s or None,
+        drain_s=timeouts.drain_s,
+    )
+
+
+def node_spec(engine: Engine, index: int) -> NodeSpec:
+    return NodeSpec(
+        name=NodeName(engine_name(engine, index)),
+        url=engine.url.rstrip("/"),
+        models=tuple(map(ModelName, engine.models)),
+        pool=engine.pool,
+        zone=engine.zone,
+        labels=tuple(sorted(engine.labels.items())),
+        concurrency_max=engine.concurrency_max,
+    )
+
+
+def read_request(path: str, headers: Mapping[str, str], body: bytes) -> Request:
+    """What the gateway would ask the scheduler, by the gateway's own code. Raises ValueError."""
+    endpoint = endpoint_of(path)
+    if endpoint is None:
+        raise ValueError(f"'{path}' is no inference route, like /v1/chat/completions.")
+    head = RequestHead(b"POST", path.encode(), is_http_10=True, keep_alive=False)
+    try:
+        head.read([(name.encode(), value.encode()) for name, value in headers.items()])
+        fields = routing_fields(endpoint, head, body)
+        return core_request(RequestId("explain"), fields, head)
+    except BadHead as bad_head:
+        raise ValueError(bad_head.detail) from None
+    except BadRequest as bad_request:
+        raise ValueError(bad_request.message) from None
+
+
+class _ForgetfulPools(NodeWatcher):
+    """Closes the gateway's connections to an incarnation that has ended."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def left(self, effect: Left) -> None:
+        self._gateway.forget_node(effect.node_id)
+
+
+class _Observer:
+    """Hands the gateway's records to those who count and log."""
+
+    def __init__(self, metrics: RequestMetrics, access_log: AccessLog | None) -> None:
+        self._metrics = metrics
+        self._access_log = access_log
+
+    def exchange_ended(self, record: ExchangeRecord) -> None:
+        self._metrics.exchange_ended(record)
+        if self._access_log is not None:
+            self._access_log.exchange_ended(record)
+
+    def client_refused(self, reason: Reason) -> None:
+        self._metrics.client_refused(reason)
+
+
+def set_up_logging(level: str) -> None:
+    """Messages to stderr; the access log is another thing, on stdout."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=level.upper(),
+        format="%(asctime)s %(levelname)-7s %(message)s",
+        datefmt="%H:%M:%S",
+    )
+
+
+@contextmanager
+def _explained(option: str, host: str, port: int) -> Iterator[None]:
+    """Turn a failure to listen into what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        cause = error.strerror or str(error)
+        raise CannotStart(
+            f"cannot listen on {host}:{port}: {cause}; choose another {option}"
+        ) from None
+
+
+@contextmanager
+def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` on SIGTERM and SIGINT."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,133 @@
+"""`pointsman serve`: scheduler and gateway before given engines."""
+
+import ipaddress
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+import click
+import msgspec
+import uvloop
+
+from pointsman.cli import config_file
+from pointsman.cli.check import print_problems
+from pointsman.cli.config import Config, Engine, Listen
+from pointsman.cli.process import CannotStart, Process, set_up_logging
+from pointsman.cli.yaml_reader import Rejected
+from pointsman.core.policies import catalog
+from pointsman.engines.adapters.address import url_problem
+
+PORT = click.IntRange(0, 65_535)
+POLICY = click.Choice(catalog.names())
+
+
+@click.command()
+@click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="YAML file.")
+@click.option("--engine", "engines", multiple=True, metavar="URL", help="An engine; repeatable.")
+@click.option("--model", help="The model that the --engine URLs serve.  [default: ask them]")
+@click.option("--policy", type=POLICY, help="How a node is chosen.")
+@click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
+@click.option("--port", type=PORT, help="Port of the OpenAI-compatible API.  [default: 8080]")
+@click.option("--admin-port", type=PORT, help="Port of the admin plane.  [default: 8081]")
+@click.option("--workers", type=int, default=1, show_default=True, help="Gateway processes: 1.")
+@click.option("--access-log", metavar="FILE", help="stdout, none, or a file.  [default: stdout]")
+def serve(
+    file: Path | None, engines: tuple[str, ...], model: str | None, workers: int, **options: object
+) -> None:
+    """Serve an OpenAI-compatible API in front of inference engines.
+
+    Options win over the configuration file; --engine adds to its engines. SIGTERM drains:
+    running requests finish, new ones are refused with 503.
+
+    Exit codes: 0 stopped, 2 wrong usage or configuration, or a port in use.
+    """
+    if workers != 1:
+        fail(f"--workers {workers}: one process serves for now; leave it out or give 1")
+    for url in engines:
+        if problem := url_problem(url):
+            fail(f"--engine: {problem}")
+    config = _with_options(_base(file, engines), options)
+    added = tuple(Engine(url=url, models=(model,) if model else ()) for url in engines)
+    config = msgspec.structs.replace(config, engines=(*config.engines, *added))
+    run(config)
+
+
+def run(config: Config) -> None:
+    """Serve until stopped; exits with 2 if that cannot begin."""
+    set_up_logging(config.log.level)
+
+    async def main() -> None:
+        await Process(config).run(partial(_announce, config))
+
+    try:
+        uvloop.run(main())
+    except CannotStart as error:
+        fail(str(error))
+
+
+def fail(message: str) -> None:
+    """Say what is wrong, and leave as for wrong usage."""
+    click.echo(f"pointsman: {message}", err=True)
+    sys.exit(2)
+
+
+def _base(file: Path | None, engines: tuple[str, ...]) -> Config:
+    """The file's configuration, or the defaults."""
+    if file is None:
+        if not engines:
+            fail("no engines: give --engine URL or -c FILE; `pointsman up` brings its own")
+        return Config()
+    try:
+        return config_file.load(file, os.environ, catalog.names(), needs_engines=not engines)
+    except Rejected as rejected:
+        print_problems(file, rejected)
+        sys.exit(2)
+
+
+def _with_options(config: Config, options: dict[str, object]) -> Config:
+    """`config` with what the command line says instead."""
+
+    def given(**fields: str) -> dict[str, object]:
+        return {name: options[o] for name, o in fields.items() if options.get(o) is not None}
+
+    replace = msgspec.structs.replace
+    return replace(
+        config,
+        listen=replace(config.listen, **given(host="host", port="port")),
+        admin=replace(config.admin, **given(port="admin_port")),
+        log=replace(config.log, **given(access="access_log")),
+        **given(policy="policy"),
+    )
+
+
+async def _announce(config: Config, process: Process) -> None:
+    listen = config.listen
+    say(f"API    http://{printable_host(listen.host)}:{process.port}/v1  policy {config.policy}")
+    say(
+        f"admin  http://{printable_host(config.admin.host)}:{process.admin_port}/pointsman/v1/state"
+    )
+    if is_open(listen):
+        say("anyone who reaches this port can use the engines: set listen.api_keys")
+
+
+def is_open(listen: Listen) -> bool:
+    """Whether others than this machine's users get in without a key."""
+    if listen.api_keys or listen.host == "localhost":
+        return False
+    try:
+        return not ipaddress.ip_address(listen.host).is_loopback
+    except ValueError:
+        return True
+
+
+def printable_host(host: str) -> str:
+    """As it stands in a URL that works from here."""
+    if host in ("", "0.0.0.0", "::"):  # noqa: S104 - shown, not bound
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
+def say(text: str) -> None:
+    """To people: stdout is for the access log."""
+    click.echo(text, err=True)

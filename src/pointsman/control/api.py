@@ -1,0 +1,260 @@
+"""The admin plane: what the scheduler sees, why it decides, and the few levers there are.
+
+Loopback by default, and without keys: who reaches it can drain nodes. Every answer is JSON
+but /metrics; every error names what was asked for and the remedy. Bodies are bounded.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+import msgspec
+from aiohttp import web
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import CollectorRegistry
+
+from pointsman.control.api_types import (
+    ExplainBody,
+    NewNode,
+    NodeState,
+    PolicyBody,
+    PolicyState,
+    State,
+    Totals,
+)
+from pointsman.control.collectors.fleet import Fleet, NodeRefused
+from pointsman.control.service import SchedulerService
+from pointsman.core.ids import NodeName, RequestId
+from pointsman.core.policies import catalog
+from pointsman.core.request import Request
+from pointsman.engines.adapters.address import kv_events_problem, url_problem
+from pointsman.telemetry.decisions import DecisionRing
+
+BODY_BYTES_MAX = 32 * 1024 * 1024
+"""As the data plane's: what it would place can be explained."""
+
+DECISIONS_PER_ANSWER_MAX = 1_000
+
+ReadRequest = Callable[[str, Mapping[str, str], bytes], Request]
+"""Path, headers and body -> what the gateway would ask the scheduler. Raises ValueError with a
+sentence for the sender."""
+
+T = TypeVar("T")
+
+
+class AdminApi:
+    """The routes, over one service and its fleet. Owned and started by the process."""
+
+    def __init__(
+        self,
+        service: SchedulerService,
+        fleet: Fleet,
+        *,
+        decisions: DecisionRing,
+        registry: CollectorRegistry,
+        read_request: ReadRequest,
+        before_scrape: Callable[[], None],
+        gateway_state: Callable[[], msgspec.Struct],
+        version: str,
+    ) -> None:
+        self._service = service
+        self._fleet = fleet
+        self._decisions = decisions
+        self._registry = registry
+        self._read_request = read_request
+        self._before_scrape = before_scrape
+        self._gateway_state = gateway_state
+        self._version = version
+
+    def application(self) -> web.Application:
+        application = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[_json_errors])
+        application.router.add_routes(
+            [
+                web.get("/health", self._health),
+                web.get("/metrics", self._metrics),
+                web.get("/pointsman/v1/state", self._state),
+                web.get("/pointsman/v1/decisions", self._list_decisions),
+                web.get("/pointsman/v1/decisions/{id}", self._decision),
+                web.post("/pointsman/v1/explain", self._explain),
+                web.get("/pointsman/v1/policy", self._policy),
+                web.put("/pointsman/v1/policy", self._choose_policy),
+                web.get("/pointsman/v1/nodes", self._nodes),
+                web.post("/pointsman/v1/nodes", self._add_node),
+                web.delete("/pointsman/v1/nodes/{name}", self._remove_node),
+                web.post("/pointsman/v1/nodes/{name}/drain", self._drain),
+                web.post("/pointsman/v1/nodes/{name}/undrain", self._undrain),
+            ]
+        )
+        return application
+
+    # --- seeing -------------------------------------------------------------------------
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return _json({"status": "ok", "ready": self._service.ready(), "version": self._version})
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        self._before_scrape()
+        page = generate_latest(self._registry)
+        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _state(self, _: web.Request) -> web.Response:
+        scheduler = self._service.scheduler
+        return _json(
+            State(
+                version=self._version,
+                ready=self._service.ready(),
+                policy=scheduler.policy,
+                models=tuple(scheduler.models()),
+                nodes=tuple(self._node_states()),
+                totals=Totals(
+                    in_flight=scheduler.in_flight,
+                    held=scheduler.held,
+                    unsettled=self._service.unsettled,
+                    index_bytes=scheduler.index_bytes,
+                    decisions_kept=len(self._decisions),
+                ),
+                gateway=self._gateway_state(),
+                stats=scheduler.stats,
+                failures=self._service.counters,
+            )
+        )
+
+    async def _nodes(self, _: web.Request) -> web.Response:
+        return _json({"nodes": list(self._node_states())})
+
+    def _node_states(self) -> list[NodeState]:
+        views = self._service.scheduler.nodes(self._service.now_s())
+        return [NodeState.of(view, self._fleet.status(view.name)) for view in views]
+
+    async def _list_decisions(self, request: web.Request) -> web.Response:
+        limit = _whole_number(request.query.get("limit", "50"), "limit")
+        model, node = request.query.get("model"), request.query.get("node")
+        found = self._decisions.latest(min(limit, DECISIONS_PER_ANSWER_MAX), model=model, node=node)
+        return _json({"decisions": found})
+
+    async def _decision(self, request: web.Request) -> web.Response:
+        request_id = request.match_info["id"]
+        found = self._decisions.of(RequestId(request_id))
+        if not found:
+            raise _problem(
+                404,
+                f"No decision about '{request_id}' is remembered. The last "
+                f"{len(self._decisions)} are; the id is in the x-request-id header of the answer.",
+            )
+        return _json({"request_id": request_id, "decisions": found})
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        path, headers, body = _explained(await request.read())
+        try:
+            asked = self._read_request(path, headers, body)
+        except ValueError as error:
+            raise _problem(400, str(error)) from None
+        return _json({"decision": self._service.explain(asked)})
+
+    # --- steering -----------------------------------------------------------------------
+
+    async def _policy(self, _: web.Request) -> web.Response:
+        return _json(PolicyState(self._service.scheduler.policy, tuple(catalog.names())))
+
+    async def _choose_policy(self, request: web.Request) -> web.Response:
+        name = _decode(await request.read(), PolicyBody).policy
+        if name not in catalog.names():
+            raise _problem(
+                400, f"'{name}' is no policy. Choose one of {', '.join(catalog.names())}."
+            )
+        self._service.choose_policy(name)
+        return await self._policy(request)
+
+    async def _add_node(self, request: web.Request) -> web.Response:
+        node = _decode(await request.read(), NewNode)
+        if problem := url_problem(node.url) or kv_events_problem(node.kv_events):
+            raise _problem(400, f"{problem}.")
+        try:
+            self._fleet.add(node.spec(), kv_events=node.kv_events)
+        except NodeRefused as refused:
+            raise _problem(409, f"{refused}.") from None
+        return _json({"name": node.name}, status=201)
+
+    async def _remove_node(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if not await self._fleet.remove(NodeName(name)):
+            raise self._no_such_node(name)
+        return web.Response(status=204)
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        return self._set_draining(request.match_info["name"], True)
+
+    async def _undrain(self, request: web.Request) -> web.Response:
+        return self._set_draining(request.match_info["name"], False)
+
+    def _set_draining(self, name: str, draining: bool) -> web.Response:
+        if not self._fleet.drain(NodeName(name), draining):
+            raise self._no_such_node(name)
+        return _json({"name": name, "draining": draining})
+
+    def _no_such_node(self, name: str) -> web.HTTPException:
+        names = ", ".join(self._fleet.names) or "none yet"
+        return _problem(404, f"There is no node '{name}'. Nodes: {names}.")
+
+
+def _explained(raw: bytes) -> tuple[str, Mapping[str, str], bytes]:
+    """Path, headers and body of the request to explain: in an envelope, or bare."""
+    if re.search(rb'^\s*\{\s*"(path|body|headers)"\s*:', raw):
+        envelope = _decode(raw, ExplainBody)
+        return envelope.path, envelope.headers, bytes(envelope.body)
+    path = "/v1/chat/completions" if b'"messages"' in raw else "/v1/completions"
+    return path, {}, raw
+
+
+def _decode(body: bytes, into: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=into)
+    except msgspec.DecodeError as error:
+        raise _problem(400, f"The body cannot be used: {error}.") from None
+
+
+def _whole_number(text: str, name: str) -> int:
+    if not text.isdecimal():
+        raise _problem(400, f"{name}={text} is not a whole number, 0 or more.")
+    return int(text)
+
+
+# --- answers ------------------------------------------------------------------------------
+
+
+def _json(value: object, status: int = 200) -> web.Response:
+    body = msgspec.json.encode(value)
+    return web.Response(body=body, status=status, content_type="application/json")
+
+
+def _problem(status: int, message: str) -> web.HTTPException:
+    kinds = {
+        400: web.HTTPBadRequest,
+        404: web.HTTPNotFound,
+        409: web.HTTPConflict,
+    }
+    body = msgspec.json.encode(_error(status, message))
+    return kinds[status](body=body, content_type="application/json")
+
+
+def _error(status: int, message: str) -> Mapping[str, object]:
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def _json_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Routing errors in the shape of all others."""
+    try:
+        return await handler(request)
+    except asyncio.CancelledError:
+        raise
+    except web.HTTPException as error:
+        if error.content_type == "application/json" or error.status < 400:
+            raise
+        message = f"{request.method} {request.path}: {error.reason}."
+        return _json(_error(error.status, message), status=error.status)

@@ -1,0 +1,156 @@
+"""What the admin plane takes and gives, as JSON."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from pointsman.control.collectors.fleet import NodeStatus
+from pointsman.control.service import ServiceCounters
+from pointsman.core.calibration import Speeds
+from pointsman.core.cluster import Health
+from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals, NodeSpec
+from pointsman.core.ids import ModelName, NodeName
+from pointsman.core.records import NodeView
+from pointsman.core.scheduler import Stats
+
+
+class NodeState(msgspec.Struct, frozen=True, kw_only=True):
+    """One node: what the core sees, and what the collectors say of their work.
+
+    `problem` says why it is not described; `events` where its cache events come from.
+    Seconds and tokens; null is unknown.
+    """
+
+    name: NodeName
+    incarnation: int
+    url: str
+    health: Health
+    health_detail: str
+    problem: str
+    draining: bool
+    pool: str
+    zone: str
+    labels: dict[str, str]
+    models: tuple[ModelCard, ...]
+    facts: NodeFacts
+    signals: NodeSignals
+    signals_age_s: float | None
+    inflight: int
+    foreign: int
+    concurrency_max: int
+    queue_s: float
+    remaining_s: float
+    kv_blocks_leased: int
+    kv_blocks: int | None
+    index_trust: IndexTrust
+    index_blocks: int
+    events: str
+    restarts: int
+    calibrated: bool
+    speeds: Speeds
+    cached_tokens_predicted: int
+    cached_tokens_reported: int
+
+    @classmethod
+    def of(cls, view: NodeView, status: NodeStatus | None) -> "NodeState":
+        return cls(
+            name=view.name,
+            incarnation=view.node_id,
+            url=view.url,
+            health=view.health,
+            health_detail=view.health_detail,
+            problem=status.problem if status else "",
+            draining=view.draining,
+            pool=view.pool,
+            zone=view.zone,
+            labels=dict(view.labels),
+            models=view.models,
+            facts=view.facts,
+            signals=view.signals,
+            signals_age_s=view.signals_age_s,
+            inflight=view.inflight,
+            foreign=view.foreign,
+            concurrency_max=view.concurrency_max,
+            queue_s=view.queue_s,
+            remaining_s=view.remaining_s,
+            kv_blocks_leased=view.kv_blocks_leased,
+            kv_blocks=view.kv_blocks,
+            index_trust=view.trust,
+            index_blocks=view.index_blocks,
+            events=status.events if status else "",
+            restarts=status.restarts if status else 0,
+            calibrated=view.calibrated,
+            speeds=view.speeds,
+            cached_tokens_predicted=view.predicted_tokens,
+            cached_tokens_reported=view.reported_tokens,
+        )
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """The cluster in a few numbers. `unsettled` is what the gateway has not finished."""
+
+    in_flight: int
+    held: int
+    unsettled: int
+    index_bytes: int
+    decisions_kept: int
+
+
+class State(msgspec.Struct, frozen=True):
+    """Everything at one moment. `failures` above 0 are bugs; the log has them."""
+
+    version: str
+    ready: bool
+    policy: str
+    models: tuple[ModelCard, ...]
+    nodes: tuple[NodeState, ...]
+    totals: Totals
+    gateway: msgspec.Struct
+    stats: Stats
+    failures: ServiceCounters
+
+
+class PolicyState(msgspec.Struct, frozen=True):
+    """The policy in force, and those there are."""
+
+    policy: str
+    policies: tuple[str, ...]
+
+
+class PolicyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """PUT /pointsman/v1/policy."""
+
+    policy: str
+
+
+class ExplainBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """POST /pointsman/v1/explain: a request as a client would send it."""
+
+    body: msgspec.Raw
+    path: str = "/v1/chat/completions"
+    headers: dict[str, str] = {}
+
+
+class NewNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """POST /pointsman/v1/nodes."""
+
+    name: Annotated[NodeName, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+    url: str
+    models: tuple[ModelName, ...] = ()
+    pool: str = "default"
+    zone: str = ""
+    labels: dict[str, str] = {}
+    concurrency_max: Annotated[int, Meta(ge=1)] | None = None
+    kv_events: str = "auto"
+
+    def spec(self) -> NodeSpec:
+        return NodeSpec(
+            name=self.name,
+            url=self.url.rstrip("/"),
+            models=self.models,
+            pool=self.pool,
+            zone=self.zone,
+            labels=tuple(sorted(self.labels.items())),
+            concurrency_max=self.concurrency_max,
+        )

@@ -1,0 +1,145 @@
+"""The cluster's gauges, read from the scheduler at the moment they are scraped.
+
+Nothing is kept between scrapes: a node that is gone has no series, and a signal that no
+engine gave is absent, not 0.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from statistics import fmean, pstdev
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import CollectorRegistry
+
+from pointsman.core.cluster import Health
+from pointsman.core.records import NodeView
+from pointsman.core.scheduler import Scheduler
+
+_Read = Callable[[NodeView], float | None]
+
+_NODE_GAUGES: tuple[tuple[str, str, _Read], ...] = (
+    ("inflight", "Our requests in flight.", lambda n: n.inflight),
+    ("foreign", "Requests there that are not ours, as scraped.", lambda n: n.foreign),
+    ("running", "Requests the engine says it runs.", lambda n: n.signals.running),
+    ("waiting", "Requests the engine says wait in it.", lambda n: n.signals.waiting),
+    ("kv_usage_ratio", "Share of KV blocks that requests hold.", lambda n: n.signals.kv_usage),
+    ("signals_age_seconds", "Age of the last scrape.", lambda n: n.signals_age_s),
+    ("queue_seconds", "Prefill work placed there and not begun.", lambda n: n.queue_s),
+    ("remaining_seconds", "All work left there.", lambda n: n.remaining_s),
+    ("kv_blocks_leased", "KV blocks leased by the ledger.", lambda n: n.kv_blocks_leased),
+    ("kv_blocks", "KV blocks the engine has.", lambda n: n.kv_blocks),
+    ("index_blocks", "Blocks the index believes are cached there.", lambda n: n.index_blocks),
+    ("hit_tokens_predicted", "Cached tokens expected there.", lambda n: n.predicted_tokens),
+    ("hit_tokens_reported", "Cached tokens it reported.", lambda n: n.reported_tokens),
+    ("calibrated", "1 if its speeds are learned, 0 if assumed.", lambda n: n.calibrated),
+)
+
+_STATS = (
+    ("arrived", "Requests that reached the scheduler."),
+    ("placed", "Placements, retries included."),
+    ("held", "Requests that had to wait in the central queue."),
+    ("refused", "Requests the scheduler refused."),
+    ("retried", "Placements after a failed attempt."),
+    ("settled", "Requests that are over."),
+    ("stale_events", "Events about nodes or requests that had ended."),
+    ("leases_expired", "Leases that nobody released; above 0 is a bug."),
+)
+
+
+class ClusterMetrics:
+    """A prometheus_client collector over one scheduler."""
+
+    def __init__(
+        self, registry: CollectorRegistry, scheduler: Scheduler, now_s: Callable[[], float]
+    ) -> None:
+        self._scheduler = scheduler
+        self._now_s = now_s
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        nodes = self._scheduler.nodes(self._now_s())
+        yield from _node_gauges(nodes)
+        yield _states(nodes)
+        yield _trust(nodes)
+        yield from _spread(nodes)
+        yield from self._totals()
+
+    def _totals(self) -> Iterator[Metric]:
+        scheduler = self._scheduler
+        yield _gauge("queue_depth", "Requests in the central queue.", scheduler.held)
+        yield _gauge("inflight", "Placed requests that are not over.", scheduler.in_flight)
+        yield _gauge("index_bytes", "Memory of the prefix index.", scheduler.index_bytes)
+        policy = GaugeMetricFamily(
+            "pointsman_policy", "1 for the policy in force.", labels=["policy"]
+        )
+        policy.add_metric((scheduler.policy,), 1)
+        yield policy
+        for name, help_ in _STATS:
+            family = CounterMetricFamily(f"pointsman_scheduler_{name}", help_)
+            family.add_metric((), getattr(scheduler.stats, name))
+            yield family
+
+
+class StateMetrics:
+    """Every number of a state struct as a gauge: `prefix` and the field's name."""
+
+    def __init__(
+        self, registry: CollectorRegistry, prefix: str, read: Callable[[], msgspec.Struct]
+    ) -> None:
+        self._prefix = prefix
+        self._read = read
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        for name, value in msgspec.structs.asdict(self._read()).items():
+            if value is not None:
+                help_ = f"{name.replace('_', ' ').capitalize()}."
+                yield GaugeMetricFamily(f"{self._prefix}_{name}", help_, value=value)
+
+
+def _node_gauges(nodes: Iterable[NodeView]) -> Iterator[Metric]:
+    for name, help_, read in _NODE_GAUGES:
+        family = GaugeMetricFamily(f"pointsman_node_{name}", help_, labels=("node",))
+        for node in nodes:
+            value = read(node)
+            if value is not None:
+                family.add_metric((node.name,), value)
+        yield family
+
+
+def _states(nodes: Iterable[NodeView]) -> Metric:
+    family = GaugeMetricFamily(
+        "pointsman_node_state", "1 for the state a node is in.", labels=("node", "state")
+    )
+    for node in nodes:
+        draining = node.draining and node.health is Health.READY
+        family.add_metric((node.name, "draining" if draining else node.health), 1)
+    return family
+
+
+def _trust(nodes: Iterable[NodeView]) -> Metric:
+    family = GaugeMetricFamily(
+        "pointsman_node_index_trust",
+        "1 for how far the index is believed: history, exact or degraded.",
+        labels=("node", "trust"),
+    )
+    for node in nodes:
+        family.add_metric((node.name, node.trust), 1)
+    return family
+
+
+def _spread(nodes: Iterable[NodeView]) -> Iterator[Metric]:
+    """How unequal the nodes that serve are: the figure a scheduler exists to keep small."""
+    serving = [node for node in nodes if node.health is Health.READY and not node.draining]
+    for name, help_, values in (
+        ("load", "In-flight requests", [float(node.inflight) for node in serving]),
+        ("remaining_seconds", "Work left", [node.remaining_s for node in serving]),
+    ):
+        deviation = pstdev(values) if values else 0.0
+        yield _gauge(f"{name}_deviation", f"{help_}: standard deviation over nodes.", deviation)
+        yield _gauge(f"{name}_mean", f"{help_}: mean over nodes.", fmean(values or [0.0]))
+
+
+def _gauge(name: str, help_: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"pointsman_{name}", help_, value=value)

@@ -1,0 +1,142 @@
+"""Engines are recognised by what they answer, and each lack of an answer is a fact."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from pointsman.core.events import ModelCard
+from pointsman.core.ids import ModelName
+from pointsman.engines.adapters import (
+    EngineTrouble,
+    EventSource,
+    NotReady,
+    Reply,
+    describe,
+    refresh,
+)
+from pointsman.engines.adapters.event_sources import reachable, read_event_sources
+from pointsman.engines.adapters.reply import Get
+
+VLLM_MODELS = (
+    b'{"object":"list","data":[{"id":"base","owned_by":"vllm","max_model_len":4096,"parent":null},'
+    b'{"id":"lora","owned_by":"vllm","parent":"base"}]}'
+)
+VLLM_METRICS = (
+    b"process_start_time_seconds 1000.0\n"
+    b'vllm:num_requests_running{engine="0"} 1.0\n'
+    b'vllm:cache_config_info{block_size="32",num_gpu_blocks="512"} 1.0\n'
+)
+SOURCES = (
+    b'{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557",'
+    b'"replay_endpoint":"tcp://*:5558","topic":"kv@h:1@base"}}'
+)
+VLLM: Mapping[str, bytes] = {
+    "/v1/models": VLLM_MODELS,
+    "/metrics": VLLM_METRICS,
+    "/version": b'{"version":"0.32.0"}',
+    "/kv_event_sources": SOURCES,
+}
+LLAMACPP: Mapping[str, bytes] = {
+    "/v1/models": b'{"data":[{"id":"tiny","owned_by":"llamacpp","meta":{"n_ctx_train":8192}}]}',
+    "/props": b'{"default_generation_settings":{"n_ctx":1024},"total_slots":4,"build_info":"b1"}',
+}
+
+
+def engine(bodies: Mapping[str, bytes], **statuses: int) -> Get:
+    async def get(path: str) -> Reply:
+        status = statuses.get(path.strip("/").replace("/", "_"))
+        if status is not None:
+            return Reply(status, b"no")
+        return Reply(200, bodies[path]) if path in bodies else Reply(404, b"not found")
+
+    return get
+
+
+async def test_vllm_says_everything() -> None:
+    known = await describe(engine(VLLM), "10.0.0.7")
+    assert known.facts.kind == "vllm"
+    assert known.facts.version == "0.32.0"
+    assert known.facts.block_tokens == 32
+    assert known.facts.kv_blocks == 512
+    assert known.facts.models == (
+        ModelCard(ModelName("base"), 4096),
+        ModelCard(ModelName("lora"), None, ModelName("base")),
+    )
+    assert known.sources == (
+        EventSource("tcp://10.0.0.7:5557", "tcp://10.0.0.7:5558", "kv@h:1@base"),
+    )
+    assert known.page.process_start_time_s == 1_000.0
+
+
+async def test_llamacpp_without_metrics_is_recognised_by_its_props() -> None:
+    known = await describe(engine(LLAMACPP), "h")
+    assert known.facts.kind == "llamacpp"
+    assert known.facts.version == "b1"
+    assert known.facts.models == (ModelCard(ModelName("tiny"), 1024),)
+    assert known.facts.block_tokens is None
+    assert known.sources == ()
+
+
+async def test_a_plain_openai_server_is_unknown_and_good_enough() -> None:
+    known = await describe(engine({"/v1/models": b'{"data":[{"id":"m"}]}'}), "h")
+    assert known.facts.kind == "unknown"
+    assert known.facts.models == (ModelCard(ModelName("m")),)
+
+
+@pytest.mark.parametrize(
+    ("get", "cause"),
+    [
+        (engine(VLLM, v1_models=503), "still loading"),
+        (engine(VLLM, v1_models=401), "API key"),
+        (engine(VLLM, v1_models=404), "is this an inference engine"),
+        (engine({"/v1/models": b"<html>"}), "no list of models"),
+        (engine({"/v1/models": b'{"data":[]}'}), "lists no model"),
+    ],
+)
+async def test_what_cannot_serve_is_named(get: Get, cause: str) -> None:
+    with pytest.raises(NotReady, match=cause):
+        await describe(get, "h")
+
+
+async def test_side_routes_may_fail() -> None:
+    async def get(path: str) -> Reply:
+        if path == "/v1/models":
+            return Reply(200, VLLM_MODELS)
+        raise EngineTrouble("slow", timed_out=True)
+
+    known = await describe(get, "h")
+    assert known.facts.kind == "vllm"
+    assert known.facts.kv_blocks is None
+
+
+async def test_a_refresh_sees_adapters_and_asks_for_nothing_else() -> None:
+    """production-stack#700: an adapter loaded at run time appears."""
+    known = await describe(engine(VLLM), "h")
+    more = VLLM_MODELS.replace(b"]}", b',{"id":"late","parent":"base"}]}')
+    fresh = await refresh(engine({"/v1/models": more}), known)
+    assert [card.name for card in fresh.facts.models] == ["base", "lora", "late"]
+    assert fresh.facts.kv_blocks == 512
+
+
+async def test_a_refresh_keeps_the_slot_context_of_llamacpp() -> None:
+    known = await describe(engine(LLAMACPP), "h")
+    assert await refresh(engine(LLAMACPP), known) == known
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"0":{"publisher":"null","endpoint":"x"}}', b"{}"])
+def test_no_event_sources(body: bytes) -> None:
+    assert read_event_sources(body, "h") == ()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "host", "expected"),
+    [
+        ("tcp://*:5557", "10.0.0.7", "tcp://10.0.0.7:5557"),
+        ("tcp://0.0.0.0:5557", "h", "tcp://h:5557"),
+        ("tcp://[::]:5557", "fd00::7", "tcp://[fd00::7]:5557"),
+        ("tcp://10.1.1.1:5557", "h", "tcp://10.1.1.1:5557"),
+        ("ipc:///tmp/kv", "h", "ipc:///tmp/kv"),
+    ],
+)
+def test_any_address_is_the_engine_s_host(endpoint: str, host: str, expected: str) -> None:
+    assert reachable(endpoint, host) == expected

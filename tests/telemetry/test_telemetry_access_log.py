@@ -1,0 +1,108 @@
+"""One JSON line a request, and nothing in it that must not be."""
+
+import asyncio
+import io
+import json
+
+import pytest
+
+from pointsman.core.errors import Reason
+from pointsman.telemetry import access_log
+from pointsman.telemetry.access_log import AccessLog
+from tests.telemetry.records import Record, refused
+
+
+def lines(stream: io.BytesIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+async def test_a_line_says_where_why_and_how_long() -> None:
+    stream = io.BytesIO()
+    log = AccessLog(stream, wall_s=lambda: 1_800_000_000.25)
+    log.exchange_ended(Record())
+    log.close()
+    (line,) = lines(stream)
+    assert line == {
+        "time": "2027-01-15T08:00:00.250Z",
+        "id": "r-1",
+        "model": "m",
+        "endpoint": "chat",
+        "status": 200,
+        "end": "finished",
+        "node": "n1",
+        "policy": "marginal_cost",
+        "why": "least marginal cost",
+        "attempts": 1,
+        "streamed": True,
+        "queue_ms": 1.0,
+        "ttft_ms": 200.0,
+        "e2e_ms": 1200.0,
+        "prompt_tokens": 100,
+        "output_tokens": 11,
+        "cached_tokens_predicted": 64,
+        "cached_tokens": 48,
+        "bytes_in": 400,
+        "bytes_out": 900,
+    }
+
+
+async def test_what_is_not_known_is_left_out() -> None:
+    stream = io.BytesIO()
+    log = AccessLog(stream)
+    log.exchange_ended(refused(Reason.QUEUE_FULL, 429))
+    log.close()
+    (line,) = lines(stream)
+    assert line["reason"] == "queue_full"
+    assert "node" not in line
+    assert "ttft_ms" not in line
+    assert "prompt_tokens" not in line
+
+
+async def test_lines_are_written_together_and_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_log, "FLUSH_S", 0.01)
+    stream = io.BytesIO()
+    log = AccessLog(stream)
+    log.exchange_ended(Record())
+    log.exchange_ended(Record())
+    assert stream.getvalue() == b""
+    await asyncio.sleep(0.1)
+    assert len(lines(stream)) == 2
+    log.close()
+
+
+async def test_a_flood_does_not_become_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_log, "BUFFER_BYTES_MAX", 1_000)
+    stream = io.BytesIO()
+    log = AccessLog(stream)
+    for _ in range(3):
+        log.exchange_ended(Record())
+    assert len(lines(stream)) == 3
+    log.close()
+
+
+class _Full(io.BytesIO):
+    def write(self, _: object) -> int:
+        raise OSError(28, "No space left on device")
+
+
+async def test_a_full_disk_does_not_stop_the_service() -> None:
+    log = AccessLog(_Full())
+    log.exchange_ended(Record())
+    log.exchange_ended(Record())
+    log.close()
+    log.close()
+    assert log.lines_lost == 2
+
+
+class _Slow(io.BytesIO):
+    def write(self, data: object) -> int:
+        assert isinstance(data, memoryview)
+        return super().write(data[:7])
+
+
+async def test_short_writes_lose_nothing() -> None:
+    stream = _Slow()
+    log = AccessLog(stream)
+    log.exchange_ended(Record())
+    log.close()
+    assert len(lines(stream)) == 1
