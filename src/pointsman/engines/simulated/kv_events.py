@@ -165,6 +165,11 @@ class EventPublisher:
         """The next batch's sequence number."""
         return self._sequence
 
+    @property
+    def buffered(self) -> int:
+        """Batches that a replay could give."""
+        return len(self._buffer)
+
     def publish(self, payload: bytes) -> None:
         """Send one batch to whoever subscribes, and keep it for replay."""
         number = self._sequence.to_bytes(8, "big")

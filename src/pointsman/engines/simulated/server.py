@@ -40,11 +40,18 @@ class PortInUseError(Exception):
 class RunningEngine:
     """An engine that serves. `url` is its HTTP root."""
 
-    def __init__(self, engine: SimulatedEngine) -> None:
+    def __init__(self, engine: SimulatedEngine, web_server: web.Server) -> None:
         self.engine = engine
         self.options = engine.options
         self.port = engine.port
         self.url = f"http://{engine.options.host}:{engine.port}"
+        self._web_server = web_server
+
+    @property
+    def transports(self) -> list[asyncio.Transport]:
+        """The open connections."""
+        handlers = self._web_server.connections
+        return [handler.transport for handler in handlers if handler.transport is not None]
 
 
 async def serve(
@@ -71,8 +78,8 @@ async def start(options: EngineOptions) -> AsyncIterator[RunningEngine]:
         try:
             engine = SimulatedEngine(options, port=port, publisher=publisher)
             engine.add_routes(_generating_routes(engine) | SideRoutes(engine).table())
-            async with _http(engine, listener):
-                yield RunningEngine(engine)
+            async with _http(engine, listener) as web_server:
+                yield RunningEngine(engine, web_server)
         finally:
             if replay is not None and publisher is not None:
                 replay.cancel()
@@ -100,7 +107,7 @@ def _generating_routes(engine: SimulatedEngine) -> dict[tuple[str, str], Route]:
 
 
 @contextlib.asynccontextmanager
-async def _http(engine: SimulatedEngine, listener: socket.socket) -> AsyncIterator[None]:
+async def _http(engine: SimulatedEngine, listener: socket.socket) -> AsyncIterator[web.Server]:
     """aiohttp's low-level server: no router, no middleware; a handler dies with its client."""
     loop = asyncio.get_running_loop()
 
@@ -125,7 +132,7 @@ async def _http(engine: SimulatedEngine, listener: socket.socket) -> AsyncIterat
 
     server = await loop.create_server(make_protocol, sock=listener, backlog=BACKLOG)
     try:
-        yield
+        yield web_server
     finally:
         server.close()
         engine.close()
