@@ -163,6 +163,8 @@ class PrefixIndex:
             del fits[held:]
         del fits[self._room(held, len(fits)) :]
         stamp = self._next_stamp(slot)
+        if holder.exact:  # its engine tells what it uses and drops; this is an advance on that
+            fits = [block for block in fits if not self._table.mask(block) & holder.bit]
         added = Credit(stamp, self._hold(holder, fits, stamp))
         holder.used(stamp, fits)
         if holder.capacity is not None and holder.blocks > holder.capacity:
@@ -171,16 +173,21 @@ class PrefixIndex:
         self._tidy(holder, len(added))
         return added
 
-    def withdraw(self, slot: Slot, credit: Credit) -> None:
-        """Take back what `credit` added, save what another placement has used since."""
+    def withdraw(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
+        """Take back blocks that a placement added: a `Credit`, or a part of one.
+
+        Of a whole `Credit`, what another placement has used since stays.
+        """
         holder = self._holders.get(slot)
         if holder is None:
             return
-        for block in reversed(credit):
+        stamp = hashes.stamp if isinstance(hashes, Credit) else None
+        for block in reversed(hashes):
             value = self._table.value(block)
-            if holder.stamp(block, value) == credit.stamp:
+            used = holder.stamp(block, value)
+            if used and stamp in (used, None):
                 self._release(holder, block, value)
-        self._tidy(holder, len(credit))
+        self._tidy(holder, len(hashes))
 
     def set_capacity(self, slot: Slot, blocks: int | None) -> None:
         """How many blocks `credit` may let `slot` hold; None sets no bound."""

@@ -1,0 +1,193 @@
+"""An engine's opaque block hashes -> our own chain, for one node that publishes KV events.
+
+Engines differ in hash function, seed and width, and one of them changes over time. So their
+hashes are only names here: what is indexed is our own hash over the token ids that an event
+carries, chained to its parent's. It equals the hash of a request's prompt wherever model,
+adapter, salt, block size and token ids are equal.
+
+An event lists, for each block, what tells it apart beside its tokens: the LoRA adapter's
+name (known from the event already), the cache salt (of a prompt's first block only, and part
+of our namespace), digests of images. Whatever isn't one of the first two is folded into the
+hash: such a block can never be mistaken for the same text without the image.
+"""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from msgspec import msgpack
+
+from pointsman.core.blocks import Namespace, Scheme, Unit, chain, root_hash, token_bytes
+from pointsman.core.events import BlockRemoved, BlockStored, EngineHash
+from pointsman.core.ids import BlockHash
+
+_NAME_MASK = (1 << 60) - 1  # an int of that size takes 32 bytes, a whole digest up to 80
+_NAME_BYTES = 8
+_GPU = frozenset({"gpu", "cuda", "device"})
+Keys = Sequence[object]
+_K = TypeVar("_K")
+
+
+class EngineBlocks:
+    """The blocks that one engine has told of, each under its own hash and ours.
+
+    Blocks in other tiers than the GPU's memory are ignored, stored and removed alike.
+    `orphans` counts blocks whose parent is unknown (their prefix is, then, too), `malformed`
+    those whose tokens don't make up a block, `overflows` those beyond `blocks_max`; none of
+    these is indexed, and removing it is harmless.
+    """
+
+    def __init__(self, model: str, blocks_max: int) -> None:
+        assert blocks_max > 0, blocks_max
+        self.model = model
+        self.blocks_max = blocks_max
+        self.orphans = 0
+        self.malformed = 0
+        self.overflows = 0
+        self._own: dict[int, BlockHash] = {}  # engine's name -> our hash
+        self._copies: dict[int, int] = {}  # name -> further times that it was stored
+        self._names: dict[BlockHash, int] = {}  # our hash -> how many names it has
+
+    def __repr__(self) -> str:
+        return (
+            f"<EngineBlocks of {self.model}: {len(self._own)} of at most {self.blocks_max}, "
+            f"{self.orphans} orphans, {self.overflows} overflows>"
+        )
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    def holds(self, block: BlockHash) -> bool:
+        """Whether the engine has told that it holds this block of ours."""
+        return block in self._names
+
+    def stored(self, event: BlockStored) -> list[BlockHash]:
+        """Our hashes of the blocks in `event`, in its order."""
+        if not _on_gpu(event.medium):
+            return []
+        own: list[BlockHash] = []
+        names, copies = self._own, self._copies
+        for engine_hash, computed in zip(event.hashes, self._chain(event), strict=False):
+            name, block = _name(engine_hash), computed
+            if name in names:
+                block = names[name]
+                copies[name] = copies.get(name, 0) + 1
+            elif len(names) < self.blocks_max:
+                names[name] = block
+                self._names[block] = self._names.get(block, 0) + 1
+            else:
+                self.overflows += len(event.hashes) - len(own)
+                break
+            own.append(block)
+        return own
+
+    def removed(self, event: BlockRemoved) -> list[BlockHash]:
+        """Our hashes of what the engine no longer holds under any name."""
+        if not _on_gpu(event.medium):
+            return []
+        gone: list[BlockHash] = []
+        for engine_hash in event.hashes:
+            name = _name(engine_hash)
+            if name in self._copies:
+                _count_down(self._copies, name)
+            elif (block := self._own.pop(name, None)) is not None:
+                _count_down(self._names, block)
+                if block not in self._names:
+                    gone.append(block)
+        return gone
+
+    def cleared(self) -> None:
+        """The engine holds nothing any more."""
+        self._own.clear()
+        self._copies.clear()
+        self._names.clear()
+
+    def check(self) -> None:
+        """Assert that the three maps agree."""
+        assert len(self._own) <= self.blocks_max, self
+        names: dict[BlockHash, int] = {}
+        for block in self._own.values():
+            names[block] = names.get(block, 0) + 1
+        assert names == self._names, self
+        assert all(name in self._own and count > 0 for name, count in self._copies.items())
+
+    def _chain(self, event: BlockStored) -> list[BlockHash]:
+        """Our hashes of the event's blocks; fewer, or none, where they cannot be known."""
+        count, size = len(event.hashes), event.block_tokens
+        if not count or size <= 0 or len(event.token_ids) != count * size:
+            self.malformed += count
+            return []
+        extras = _extras(event)
+        salt = _salt(extras) if event.parent is None else ""
+        if salt:
+            extras[0] = ()
+        parent = self._parent(event, salt)
+        if parent is None:
+            self.orphans += count
+            return []
+        try:
+            data = token_bytes(event.token_ids)
+        except OverflowError:  # an id outside 64 bits is none
+            self.malformed += count
+            return []
+        if not any(extras):
+            return chain(data, len(data) // count, parent)
+        return _folded_chain(data, len(data) // count, parent, extras)
+
+    def _parent(self, event: BlockStored, salt: str) -> BlockHash | None:
+        if event.parent is not None:
+            return self._own.get(_name(event.parent))
+        namespace = Namespace(event.lora_name or self.model, salt)
+        return root_hash(namespace, Scheme(Unit.TOKENS, event.block_tokens))
+
+
+def _on_gpu(medium: str | None) -> bool:
+    return medium is None or medium.lower() in _GPU
+
+
+def _name(engine_hash: EngineHash) -> int:
+    """60 bits of the engine's hash, whether it is sent as a number or as bytes."""
+    if isinstance(engine_hash, bytes):
+        engine_hash = int.from_bytes(engine_hash[-_NAME_BYTES:])
+    return engine_hash & _NAME_MASK
+
+
+def _count_down(counts: dict[_K, int], key: _K) -> None:
+    count = counts.pop(key)
+    if count > 1:
+        counts[key] = count - 1
+
+
+def _extras(event: BlockStored) -> list[Keys]:
+    """For each block what tells it apart, without the adapter's name; empty if nothing does."""
+    if event.extra_keys is None or not any(event.extra_keys):
+        return []
+    extras = [_without(event.lora_name, keys) for keys in event.extra_keys]
+    missing = len(event.hashes) - len(extras)
+    return extras[: len(event.hashes)] + [()] * missing
+
+
+def _without(lora_name: str | None, keys: object) -> Keys:
+    if isinstance(keys, list | tuple):
+        return [key for key in keys if key != lora_name]
+    return () if keys is None else (keys,)
+
+
+def _salt(extras: list[Keys]) -> str:
+    """The cache salt of a prompt's first block. (The digest of an image that begins there is
+    taken for one: it keeps the chain apart just as well.)"""
+    if extras and len(extras[0]) == 1 and isinstance(salt := extras[0][0], str):
+        return salt
+    return ""
+
+
+def _folded_chain(
+    data: bytes, size_bytes: int, parent: BlockHash, extras: list[Keys]
+) -> list[BlockHash]:
+    hashes: list[BlockHash] = []
+    for number, keys in enumerate(extras):
+        if keys:
+            folded = msgpack.encode(keys)
+            [parent] = chain(folded, len(folded), parent)
+        [parent] = chain(data[number * size_bytes : (number + 1) * size_bytes], size_bytes, parent)
+        hashes.append(parent)
+    return hashes
