@@ -1,0 +1,187 @@
+"""Non-negative least squares of three coefficients, online, robust, from a prior.
+
+Samples enter normal equations that forget exponentially. They are divided by the predicted
+value, so errors are relative: a short prefill counts as much as a long one. Coefficients are
+in units of the prior's, so that all have the same scale.
+
+The prior is a ridge whose weight fades. It pulls not to the prior itself but to the multiple
+of it that fits best: an engine unlike the prior is most likely slower or faster throughout,
+and where the samples do not tell the terms apart (all prompts of one length), that holds.
+
+A residual beyond `_CLIP` times the running deviation is cut to it, so one stalled request
+changes little. If residuals agree in sign (Trigg's tracking signal, 1964: |mean| / mean of
+magnitudes, near 1), the engine itself has changed, and all but the last few samples' worth
+of the past is dropped: that follows a threefold change within 30 samples.
+"""
+
+from itertools import combinations
+
+Triple = tuple[float, float, float]
+
+_HALF_LIFE_SAMPLES = 200.0
+_KEPT = 0.5 ** (1.0 / _HALF_LIFE_SAMPLES)
+_PRIOR_WEIGHT = 1.0  # samples; fades to the minimum, which keeps the equations solvable
+_PRIOR_KEPT = 0.5 ** (1.0 / 20.0)
+_PRIOR_WEIGHT_MIN = 0.02
+
+_CLIP = 4.0  # deviations
+_DEVIATION_MIN = 0.02
+_SMOOTHING = 0.1  # of deviation and bias: a memory of 10 samples
+_CHANGED_SIGNAL = 0.85  # tracking signal; under independent errors it is 0.3 ± 0.2
+_CHANGED_BIAS = 0.2  # relative: below this the slow forgetting is good enough
+_CHANGED_KEPT_SAMPLES = 8.0
+
+_SOLVE_EVERY = 4  # samples; at first every one
+_SOLVE_ALWAYS_SAMPLES = 16
+_PREDICTION_MIN = 1e-6
+_RATIO_MAX = 1e3  # a single sample is never taken for more than this multiple of expectation
+
+_SUBSETS = tuple(s for size in (3, 2, 1) for s in combinations(range(3), size))
+
+
+class Fit:
+    """`value ≈ coefficients · features`, coefficients never negative."""
+
+    __slots__ = (
+        "_bias",
+        "_deviation",
+        "_matrix",
+        "_pending",
+        "_prior",
+        "_prior_weight",
+        "_ratios",
+        "_vector",
+        "_weight",
+        "coefficients",
+        "count",
+        "error",
+    )
+
+    def __init__(self, prior: Triple) -> None:
+        assert min(prior) > 0, prior
+        self._prior = prior
+        self._ratios: Triple = (1.0, 1.0, 1.0)  # coefficients in units of the prior's
+        self.coefficients = prior
+        self.count = 0
+        self.error: float | None = None  # mean of recent |value / prediction - 1|
+        self._matrix = [[0.0] * 3 for _ in range(3)]
+        self._vector = [0.0] * 3
+        self._weight = 0.0  # samples remembered
+        self._prior_weight = _PRIOR_WEIGHT
+        self._deviation = 1.0
+        self._bias = 0.0
+        self._pending = 0
+
+    def __repr__(self) -> str:
+        terms = ", ".join(f"{c:.3g}" for c in self.coefficients)
+        error = "no data" if self.error is None else f"±{self.error:.0%}"
+        return f"<Fit ({terms}) {error} of {self.count}>"
+
+    def predict(self, features: Triple) -> float:
+        """The value expected at `features`."""
+        a, b, c = self.coefficients
+        return a * features[0] + b * features[1] + c * features[2]
+
+    def observe(self, features: Triple, value: float, weight: float = 1.0) -> bool:
+        """Learn from one sample; whether the coefficients have changed by it."""
+        assert value > 0 and weight > 0, (value, weight)  # noqa: PT018 - one fact
+        expected = max(self.predict(features), _PREDICTION_MIN)
+        residual = min(value / expected, _RATIO_MAX) - 1.0
+        self.count += 1
+        self._track(residual)
+        clip = _CLIP * self._deviation
+        clipped = max(-clip, min(clip, residual))
+        self._forget()
+        scaled = [f * p / expected for f, p in zip(features, self._prior, strict=True)]
+        self._add(scaled, 1.0 + clipped, weight)
+        self._pending += 1
+        if self._pending < _SOLVE_EVERY and self.count > _SOLVE_ALWAYS_SAMPLES:
+            return False
+        self._solve()
+        return True
+
+    def _track(self, residual: float) -> None:
+        """Renew deviation and bias, the residual cut to what the old deviation allows."""
+        clip = _CLIP * self._deviation
+        cut = max(-clip, min(clip, residual))
+        self._bias += _SMOOTHING * (cut - self._bias)
+        self._deviation += _SMOOTHING * (abs(cut) - self._deviation)
+        self._deviation = max(self._deviation, _DEVIATION_MIN)
+        error = min(abs(residual), _RATIO_MAX)
+        known = error if self.error is None else self.error
+        self.error = known + max(_SMOOTHING, 1.0 / self.count) * (error - known)
+
+    def _forget(self) -> None:
+        kept = _KEPT
+        if self._has_changed() and self._weight > _CHANGED_KEPT_SAMPLES:
+            kept = _CHANGED_KEPT_SAMPLES / self._weight
+        self._weight *= kept
+        self._prior_weight = max(_PRIOR_WEIGHT_MIN, self._prior_weight * _PRIOR_KEPT)
+        self._vector = [kept * value for value in self._vector]
+        self._matrix = [[kept * value for value in row] for row in self._matrix]
+
+    def _has_changed(self) -> bool:
+        bias = abs(self._bias)
+        return bias > _CHANGED_BIAS and bias > _CHANGED_SIGNAL * self._deviation
+
+    def _add(self, scaled: list[float], value: float, weight: float) -> None:
+        self._weight += weight
+        for i, row in enumerate(self._matrix):
+            self._vector[i] += weight * scaled[i] * value
+            for j in range(3):
+                row[j] += weight * scaled[i] * scaled[j]
+
+    def _solve(self) -> None:
+        """Minimise the squared errors plus the ridge `prior_weight·|ratios - multiple|²`."""
+        self._pending = 0
+        ridge = self._prior_weight
+        multiple = (sum(self._vector) + ridge) / (sum(map(sum, self._matrix)) + ridge)
+        matrix = [row[:] for row in self._matrix]
+        for i in range(3):
+            matrix[i][i] += ridge
+        self._ratios = nnls(matrix, [value + ridge * max(0.0, multiple) for value in self._vector])
+        a, b, c = (r * p for r, p in zip(self._ratios, self._prior, strict=True))
+        self.coefficients = (a, b, c)
+
+
+def nnls(matrix: list[list[float]], vector: list[float]) -> Triple:
+    """The x ≥ 0 that minimises ½ xᵀ·matrix·x - vectorᵀ·x, for a positive definite matrix.
+
+    At the optimum some set of coordinates is zero and the others solve their own equations:
+    of three coordinates there are seven such sets, so each is tried.
+    """
+    best: Triple = (0.0, 0.0, 0.0)
+    best_value = 0.0
+    for subset in _SUBSETS:
+        solved = _solve_subset(matrix, vector, subset)
+        if min(solved) < 0.0:
+            continue
+        value = -0.5 * sum(solved[n] * vector[i] for n, i in enumerate(subset))
+        if value < best_value:
+            best_value = value
+            spread = [0.0, 0.0, 0.0]
+            for n, i in enumerate(subset):
+                spread[i] = solved[n]
+            best = (spread[0], spread[1], spread[2])
+        if len(subset) == 3:
+            break  # the unconstrained optimum is feasible
+    return best
+
+
+def _solve_subset(
+    matrix: list[list[float]], vector: list[float], subset: tuple[int, ...]
+) -> list[float]:
+    """The rows and columns of `subset` alone, by Gauss; (-1,) where they are singular."""
+    rows = [[matrix[i][j] for j in subset] + [vector[i]] for i in subset]
+    size = len(rows)
+    for i in range(size):
+        if rows[i][i] <= 1e-300:
+            return [-1.0]
+        for k in range(i + 1, size):
+            factor = rows[k][i] / rows[i][i]
+            rows[k] = [b - factor * a for a, b in zip(rows[i], rows[k], strict=True)]
+    solved = [0.0] * size
+    for i in reversed(range(size)):
+        known = sum(rows[i][j] * solved[j] for j in range(i + 1, size))
+        solved[i] = (rows[i][size] - known) / rows[i][i]
+    return solved
