@@ -2,7 +2,8 @@
 
 The schedule is a running deadline: each step ends its duration after the step before it, however
 late the timer fires, so time does not drift; at high speed one wake-up completes several steps.
-Everything here is synchronous: a step's tokens are written to their clients within the wake-up.
+Everything here is synchronous: tokens are written to their clients within the wake-up, those of
+several steps together.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ class Listener(Protocol):
     wants_tokens: bool
 
     def token(self, sequence: Sequence) -> None:
-        """One more token: `sequence.generated` in all."""
+        """More tokens, one as a rule: `sequence.generated` in all. If `wants_tokens`."""
 
     def finished(self, sequence: Sequence) -> None:
         """All tokens are out. Comes after the last `token`."""
@@ -67,6 +68,9 @@ class EngineDriver:
         self._entries: dict[str, _Entry] = {}
         self._due_s: float | None = None  # end of the planned step; None: no step is planned
         self._timer: asyncio.Handle | None = None
+        # Of the wake-up in progress: who has new tokens, and who is done.
+        self._advanced: dict[Sequence, Listener] = {}
+        self._finished: list[tuple[Sequence, Listener]] = []
 
     @property
     def requests(self) -> int:
@@ -134,6 +138,7 @@ class EngineDriver:
             steps += 1
         if self._due_s is not None:
             self._timer = self._loop.call_at(self._due_s, self._wake)
+        self._deliver()
 
     def _plan(self, begin_s: float) -> None:
         step = self.model.plan()
@@ -157,8 +162,16 @@ class EngineDriver:
             entry = entries[sequence.job.id]
             stats.token(entry.times, sequence, ended_s)
             if entry.listener.wants_tokens:
-                entry.listener.token(sequence)
+                self._advanced[sequence] = entry.listener
         for sequence in outcome.finished:
             entry = entries.pop(sequence.job.id)
             stats.finished(entry.times, sequence, ended_s)
-            entry.listener.finished(sequence)
+            self._finished.append((sequence, entry.listener))
+
+    def _deliver(self) -> None:
+        for sequence, listener in self._advanced.items():
+            listener.token(sequence)
+        for sequence, listener in self._finished:
+            listener.finished(sequence)
+        self._advanced.clear()
+        self._finished.clear()

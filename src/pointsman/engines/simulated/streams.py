@@ -68,6 +68,7 @@ class EventStream:
         self._transport = transport
         self._chunked = chunked
         self._faults = faults
+        self._faulty = faults.any
         self._stats = stats
         self._unfinished = len(dialect.reply.choices)
         self._blocked = False
@@ -90,7 +91,7 @@ class EventStream:
 
     def advance(self, choice: Choice, generated: int) -> None:
         """Write what is new of a choice, unless the client lags."""
-        if self._blocked or self._ended or self._transport.is_closing():
+        if self._blocked or self._ended:
             return
         if self._transport.get_write_buffer_size() > HIGH_WATER_BYTES:
             self._blocked = True
@@ -121,28 +122,35 @@ class EventStream:
         self._wake.clear()
 
     def _send(self, choice: Choice, generated: int) -> None:
-        dialect, written = self._dialect, choice.written
-        data = b"" if written else dialect.opening(choice)
-        if self._faults.any:
-            self._send_until_fault(choice, generated, data)
+        """Write the tokens up to `generated`, each in an HTTP chunk of its own."""
+        if self._faulty:
+            self._send_until_fault(choice, generated)
             return
-        for index in range(written, generated):
-            data += dialect.piece(choice, index)
+        dialect, written = self._dialect, choice.written
+        data = b"" if written else self._framed(dialect.opening(choice))
+        if self._chunked:
+            for index in range(written, generated):
+                piece = dialect.piece(choice, index)
+                data += b"%x\r\n%b\r\n" % (len(piece), piece)
+        else:
+            for index in range(written, generated):
+                data += dialect.piece(choice, index)
         choice.written = generated
-        self._write(data)
+        if not self._transport.is_closing():
+            self._transport.write(data)
 
-    def _send_until_fault(self, choice: Choice, generated: int, data: bytes) -> None:
-        while not self._ended:
-            cuts = self._faults.cuts(choice.written)
-            if cuts or self._faults.fails(choice.written) or choice.written == generated:
-                break
-            data += self._dialect.piece(choice, choice.written)
+    def _send_until_fault(self, choice: Choice, generated: int) -> None:
+        if not choice.written:
+            self._write(self._dialect.opening(choice))
+        while True:
+            if self._faults.cuts(choice.written):
+                self.cut(reset=self._faults.cut_reset)
+            elif self._faults.fails(choice.written):
+                self.fail()
+            if self._ended or choice.written == generated:
+                return
+            self._write(self._dialect.piece(choice, choice.written))
             choice.written += 1
-        self._write(data)
-        if self._faults.cuts(choice.written):
-            self.cut(reset=self._faults.cut_reset)
-        elif self._faults.fails(choice.written):
-            self.fail()
 
     def _catch_up(self) -> None:
         """Write one batch for each choice; the stream flows again when none is behind."""
@@ -156,11 +164,11 @@ class EventStream:
         self._blocked = behind or full
 
     def _write(self, data: bytes) -> None:
-        if not data or self._transport.is_closing():
-            return
-        if self._chunked:
-            data = b"%x\r\n%b\r\n" % (len(data), data)
-        self._transport.write(data)
+        if not self._transport.is_closing():
+            self._transport.write(self._framed(data))
+
+    def _framed(self, data: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked and data else data
 
 
 class StreamListener:
