@@ -154,6 +154,13 @@ def test_an_early_subscriber_without_replay_is_exact() -> None:
     assert recorder.trust() is IndexTrust.EXACT
 
 
+def test_a_first_message_after_a_failed_replay_is_exact() -> None:
+    recorder = Recorder()
+    recorder.stream.replay_ended()
+    recorder.live(message(0))
+    assert recorder.trust() is IndexTrust.EXACT
+
+
 def test_a_clear_makes_a_degraded_index_exact_again() -> None:
     recorder = Recorder()
     recorder.replay(message(7))

@@ -121,6 +121,8 @@ class EventStream:
         match verdict:
             case SequenceVerdict.FIRST | SequenceVerdict.NEXT:
                 self._pass_on(message)
+                if not self._lost:
+                    self._trust(IndexTrust.EXACT)
             case SequenceVerdict.DUPLICATE:
                 self._tally.event_duplicates.add()
             case SequenceVerdict.GAP if not after_replay:

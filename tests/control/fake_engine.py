@@ -1,0 +1,163 @@
+"""An engine that answers, or fails to, as a test wants; and the shell under test around it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from pointsman.control.collectors import describer, prober, scraper, subscriber
+from pointsman.control.collectors.fleet import Fleet
+from pointsman.control.service import SchedulerService
+from pointsman.core.events import NodeSpec
+from pointsman.core.ids import ModelName, NodeName
+from pointsman.core.options import SchedulerOptions
+from pointsman.core.records import NodeView
+from pointsman.core.scheduler import Scheduler
+from pointsman.telemetry.collector_metrics import CollectorMetrics
+from pointsman.telemetry.decisions import DecisionRing
+
+WAIT_S_MAX = 20.0
+
+
+class FakeEngine:
+    """vLLM's side routes. `models` are base models, `adapters` their adapters.
+
+    `status` overrides the answer of a path; a path in `hangs` is never answered.
+    """
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.models = ["m"]
+        self.adapters: list[str] = []
+        self.metrics = {"num_requests_running": 0.0, "num_requests_waiting": 0.0}
+        self.generation_tokens = 0
+        self.started_s = 1_000.0
+        self.sources: dict[str, object] = {}
+        self.status: dict[str, int] = {}
+        self.hangs: set[str] = set()
+        self.asked: list[str] = []
+
+    def restart(self) -> None:
+        """As a process manager does it: same address, new process."""
+        self.started_s += 60.0
+        self.generation_tokens = 0
+
+    def count(self, path: str) -> int:
+        return self.asked.count(path)
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = request.path
+        self.asked.append(path)
+        if path in self.hangs:
+            await asyncio.sleep(3_600)
+        if path in self.status:
+            return web.Response(status=self.status[path], text="no")
+        match path:
+            case "/health":
+                return web.Response()
+            case "/v1/models":
+                return web.json_response({"data": self._cards()})
+            case "/metrics":
+                return web.Response(text=self._page())
+            case "/version":
+                return web.json_response({"version": "0.32.0"})
+            case "/kv_event_sources":
+                return web.json_response(self.sources)
+            case _:
+                return web.Response(status=404)
+
+    def _cards(self) -> list[dict[str, object]]:
+        base: list[dict[str, object]] = [
+            {"id": name, "owned_by": "vllm", "max_model_len": 4_096} for name in self.models
+        ]
+        return base + [{"id": name, "parent": self.models[0]} for name in self.adapters]
+
+    def _page(self) -> str:
+        lines = [f"process_start_time_seconds {self.started_s}"]
+        lines += [f'vllm:{name}{{engine="0"}} {value}' for name, value in self.metrics.items()]
+        lines += [f"vllm:generation_tokens_total {self.generation_tokens}"]
+        lines += ['vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1.0']
+        return "\n".join(lines) + "\n"
+
+
+@asynccontextmanager
+async def fake_engine() -> AsyncIterator[FakeEngine]:
+    engine = FakeEngine()
+    runner = web.ServerRunner(
+        web.Server(engine.handle, handler_cancellation=True), shutdown_timeout=0.1
+    )
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    engine.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield engine
+    finally:
+        await runner.cleanup()
+
+
+class Cluster:
+    """A scheduler fed by real collectors."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.decisions = DecisionRing()
+        self.scheduler = Scheduler(SchedulerOptions(policy="round_robin"))
+        self.service = SchedulerService(self.scheduler, decisions=self.decisions)
+        self.fleet = Fleet(self.service, CollectorMetrics(self.registry))
+
+    def add(
+        self, url: str, name: str = "n", *, models: tuple[str, ...] = (), kv_events: str = "auto"
+    ) -> None:
+        spec = NodeSpec(name=NodeName(name), url=url, models=tuple(map(ModelName, models)))
+        self.fleet.add(spec, kv_events=kv_events)
+
+    def node(self, name: str = "n") -> NodeView:
+        return next(n for n in self.scheduler.nodes(self.service.now_s()) if n.name == name)
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(f"pointsman_{name}_total", labels) or 0.0
+
+    async def ready(self) -> None:
+        async with asyncio.timeout(WAIT_S_MAX):
+            await self.fleet.until_described()
+
+
+@asynccontextmanager
+async def running_cluster() -> AsyncIterator[Cluster]:
+    cluster = Cluster()
+    cluster.service.start()
+    collecting = asyncio.get_running_loop().create_task(cluster.fleet.run())
+    try:
+        await asyncio.sleep(0)
+        yield cluster
+    finally:
+        collecting.cancel()
+        await asyncio.wait([collecting])
+        cluster.service.stop()
+        cluster.scheduler.check()
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until it holds; fail if it does not within a generous time."""
+    async with asyncio.timeout(WAIT_S_MAX):
+        while not condition():  # noqa: ASYNC110 - the state under test has no event to wait for
+            await asyncio.sleep(0.005)
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Intervals of seconds become hundredths, so that a test need not wait."""
+    monkeypatch.setattr(prober, "PROBE_INTERVAL_S", 0.05)
+    monkeypatch.setattr(prober, "PROBE_RETRY_S", 0.02)
+    monkeypatch.setattr(prober, "PROBE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(scraper, "INTERVAL_S_BUSY", 0.02)
+    monkeypatch.setattr(scraper, "INTERVAL_S_IDLE_MIN", 0.02)
+    monkeypatch.setattr(scraper, "INTERVAL_S_IDLE_MAX", 0.04)
+    monkeypatch.setattr(scraper, "INTERVAL_S_ERROR_MAX", 0.1)
+    monkeypatch.setattr(describer, "DESCRIBE_INTERVAL_S", 0.1)
+    monkeypatch.setattr(describer, "RETRY_S_MIN", 0.01)
+    monkeypatch.setattr(describer, "RETRY_S_MAX", 0.05)
+    monkeypatch.setattr(describer, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(subscriber, "REPLAY_PAUSE_S", 0.01)

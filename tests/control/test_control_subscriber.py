@@ -1,0 +1,258 @@
+"""KV events over real sockets, from a simulated engine and from a publisher in trouble."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import msgspec
+import pytest
+import zmq
+import zmq.asyncio
+
+from pointsman.control.collectors import event_socket
+from pointsman.core.events import IndexTrust
+from tests.control.fake_engine import (
+    Cluster,
+    eventually,
+    fake_engine,
+    hurry,
+    running_cluster,
+)
+from tests.support.engines import running_engine
+
+TOPIC = b"kv@127.0.0.1:8000@m"
+
+
+@pytest.fixture(autouse=True)
+def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+
+
+async def ask(url: str, text: str) -> None:
+    """Have the engine compute, and so cache, a prompt."""
+    body = {"model": "sim", "prompt": text, "max_tokens": 1}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/v1/completions", json=body) as reply,
+    ):
+        assert reply.status == 200, await reply.text()
+
+
+async def simulate(url: str, **faults: object) -> None:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/simulate", json=faults) as reply,
+    ):
+        assert reply.status == 200, await reply.text()
+
+
+async def test_a_router_that_comes_late_knows_the_cache_exactly() -> None:
+    async with running_engine(kv_events_port=0) as engine, running_cluster() as cluster:
+        await ask(engine.url, "once upon a time " * 60)
+        cluster.add(engine.url)
+        await cluster.ready()
+        await eventually(lambda: cluster.node().trust is IndexTrust.EXACT)
+        known = cluster.node().index_blocks
+        assert known >= 15
+        await ask(engine.url, "another story altogether " * 60)
+        await eventually(lambda: cluster.node().index_blocks > known)
+        assert cluster.node().trust is IndexTrust.EXACT
+        status = cluster.fleet.status(cluster.node().name)
+        assert status is not None
+        assert status.events.startswith("subscribed to tcp://127.0.0.1:")
+
+
+async def test_an_engine_that_restarts_in_place_is_forgotten() -> None:
+    """llm-d-router#2853: the sequence starts over and the old blocks stayed in the index."""
+    async with running_engine(kv_events_port=0) as engine, running_cluster() as cluster:
+        await ask(engine.url, "once upon a time " * 200)
+        cluster.add(engine.url)
+        await cluster.ready()
+        await eventually(lambda: cluster.node().trust is IndexTrust.EXACT)
+        before = cluster.node().index_blocks
+        await simulate(engine.url, restart=True)
+        await ask(engine.url, "a short one " * 10)
+        await eventually(lambda: 0 < cluster.node().index_blocks < before)
+        await eventually(lambda: cluster.node().trust is IndexTrust.EXACT)
+
+
+class Publisher:
+    """vLLM's event sockets, by hand: what is `kept` can be replayed."""
+
+    def __init__(self, context: zmq.asyncio.Context) -> None:
+        self._pub = context.socket(zmq.PUB)
+        self._router = context.socket(zmq.ROUTER)
+        self.port = self._pub.bind_to_random_port("tcp://127.0.0.1")
+        self.replay_port = self._router.bind_to_random_port("tcp://127.0.0.1")
+        self.kept: list[list[bytes]] = []
+        self.answers = True
+        self.asked: list[int] = []
+
+    def message(self, seq: int) -> list[bytes]:
+        event = {"type": "BlockStored", "block_hashes": [seq], "token_ids": [seq] * 16}
+        batch = [100.0 + seq, [{**event, "block_size": 16, "parent_block_hash": None}], 0]
+        return [TOPIC, seq.to_bytes(8), msgspec.msgpack.encode(batch)]
+
+    def keep(self, *seqs: int) -> None:
+        self.kept += [self.message(seq) for seq in seqs]
+
+    async def send(self, *frames: bytes) -> None:
+        await self._pub.send_multipart(frames)
+
+    async def publish(self, *seqs: int) -> None:
+        for seq in seqs:
+            await self.send(*self.message(seq))
+
+    async def serve_replay(self) -> None:
+        while True:
+            client, empty, start = await self._router.recv_multipart()
+            assert empty == b"", "a REQ's delimiter is expected"
+            self.asked.append(int.from_bytes(start))
+            if not self.answers:
+                continue
+            for frames in self.kept:
+                if int.from_bytes(frames[1]) >= int.from_bytes(start):
+                    await self._router.send_multipart([client, b"", *frames])
+            await self._router.send_multipart([client, b"", b"", b"\xff" * 8, b""])
+
+    def close(self) -> None:
+        self._pub.close(linger=0)
+        self._router.close(linger=0)
+
+
+@asynccontextmanager
+async def publishing() -> AsyncIterator[Publisher]:
+    context = zmq.asyncio.Context()
+    publisher = Publisher(context)
+    serving = asyncio.get_running_loop().create_task(publisher.serve_replay())
+    try:
+        yield publisher
+    finally:
+        serving.cancel()
+        await asyncio.wait([serving])
+        publisher.close()
+        context.term()
+
+
+def sources(publisher: Publisher, **more: object) -> dict[str, object]:
+    return {
+        "0": {
+            "endpoint": f"tcp://*:{publisher.port}",
+            "replay_endpoint": f"tcp://*:{publisher.replay_port}",
+            "topic": TOPIC.decode(),
+            **more,
+        }
+    }
+
+
+async def test_a_gap_is_replayed_from_where_it_began() -> None:
+    async with publishing() as publisher, fake_engine() as engine, running_cluster() as cluster:
+        engine.sources = sources(publisher)
+        publisher.keep(0, 1)
+        cluster.add(engine.url)
+        await eventually(lambda: bool(cluster.fleet.names) and bool(publisher.asked))
+        await eventually(lambda: cluster.node().index_blocks == 2)
+        publisher.keep(2, 3, 4)
+        await publisher.publish(4)
+        await eventually(lambda: cluster.node().index_blocks == 5)
+        assert publisher.asked == [0, 2]
+        assert cluster.node().trust is IndexTrust.EXACT
+        assert cluster.count("kv_event_gaps", node="n") == 1
+
+
+async def test_a_gap_beyond_the_replay_buffer_degrades() -> None:
+    async with publishing() as publisher, fake_engine() as engine, running_cluster() as cluster:
+        engine.sources = sources(publisher)
+        publisher.keep(0)
+        cluster.add(engine.url)
+        await eventually(lambda: bool(publisher.asked) and cluster.node().index_blocks == 1)
+        publisher.kept.clear()
+        publisher.keep(8, 9)
+        await publisher.publish(9)
+        await eventually(lambda: cluster.node().trust is IndexTrust.DEGRADED)
+        assert cluster.node().index_blocks == 3
+        assert cluster.count("kv_event_losses", node="n") == 1
+
+
+async def test_a_replay_that_is_never_answered_blocks_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_socket, "REPLAY_TIMEOUT_S", 0.05)
+    async with publishing() as publisher, fake_engine() as engine, running_cluster() as cluster:
+        engine.sources = sources(publisher)
+        publisher.answers = False
+        cluster.add(engine.url)
+        await eventually(lambda: bool(publisher.asked))
+        assert cluster.node().trust is IndexTrust.HISTORY
+        await eventually(lambda: cluster.count("kv_event_replays", node="n") == 1)
+        await asyncio.sleep(0.1)
+        await publisher.publish(7)
+        await eventually(lambda: cluster.node().trust is IndexTrust.DEGRADED)
+        assert cluster.node().index_blocks == 1
+
+
+async def test_a_stray_topic_changes_nothing() -> None:
+    """dynamo#11239."""
+    async with publishing() as publisher, fake_engine() as engine, running_cluster() as cluster:
+        engine.sources = sources(publisher)
+        publisher.keep(0)
+        cluster.add(engine.url)
+        await eventually(lambda: bool(publisher.asked) and cluster.node().index_blocks == 1)
+        clear = msgspec.msgpack.encode([1.0, [{"type": "AllBlocksCleared"}], 0])
+        await publisher.send(b"kv@elsewhere@m", (1).to_bytes(8), clear)
+        labels = {"node": "n", "result": "foreign_topic"}
+        await eventually(lambda: cluster.count("kv_event_messages", **labels) == 1)
+        assert cluster.node().index_blocks == 1
+
+
+async def test_several_ranks_are_left_to_our_own_history() -> None:
+    async with fake_engine() as engine, running_cluster() as cluster:
+        rank = {"endpoint": "tcp://*:5557", "replay_endpoint": None, "topic": ""}
+        engine.sources = {"0": rank, "1": {**rank, "endpoint": "tcp://*:5558"}}
+        cluster.add(engine.url)
+        await cluster.ready()
+        await eventually(lambda: "2 data-parallel ranks" in events(cluster))
+        assert cluster.node().trust is IndexTrust.HISTORY
+
+
+async def test_events_can_be_switched_off_and_named_by_hand() -> None:
+    async with publishing() as publisher, fake_engine() as engine, running_cluster() as cluster:
+        engine.sources = sources(publisher)
+        cluster.add(engine.url, kv_events="off")
+        await cluster.ready()
+        await eventually(lambda: events(cluster) == "switched off")
+        await cluster.fleet.remove(cluster.node().name)
+        engine.sources = {}
+        endpoint = f"tcp://127.0.0.1:{publisher.port}"
+        cluster.add(engine.url, kv_events=endpoint)
+        await cluster.ready()
+        await eventually(lambda: events(cluster) == f"subscribed to {endpoint}")
+        async with asyncio.timeout(10):
+            while cluster.node().index_blocks == 0:  # the subscription takes a moment
+                await publisher.publish(0)
+                await asyncio.sleep(0.02)
+        assert cluster.node().trust is IndexTrust.EXACT
+
+
+async def test_an_endpoint_that_cannot_be_is_named() -> None:
+    async with fake_engine() as engine, running_cluster() as cluster:
+        cluster.add(engine.url, kv_events="tcp://nowhere")
+        await cluster.ready()
+        await eventually(lambda: events(cluster).startswith("tcp://nowhere: "))
+        assert cluster.service.ready()
+
+
+async def test_a_publisher_can_be_left_amid_a_replay() -> None:
+    async with publishing() as publisher, fake_engine() as engine, running_cluster() as cluster:
+        engine.sources = sources(publisher)
+        publisher.answers = False
+        cluster.add(engine.url)
+        await eventually(lambda: bool(publisher.asked))
+        assert await cluster.fleet.remove(cluster.node().name)
+
+
+def events(cluster: Cluster) -> str:
+    status = cluster.fleet.status(cluster.node().name)
+    assert status is not None
+    return status.events
