@@ -10,8 +10,8 @@ and where the samples do not tell the terms apart (all prompts of one length), t
 
 A residual beyond `_CLIP` times the running deviation is cut to it, so one stalled request
 changes little. If residuals agree in sign (Trigg's tracking signal, 1964: |mean| / mean of
-magnitudes, near 1), the engine itself has changed, and all but the last few samples' worth
-of the past is dropped: that follows a threefold change within 30 samples.
+magnitudes, near 1), the engine itself has changed: the fit starts again, with what it knew
+as its prior. That follows a threefold change within 30 samples.
 """
 
 from itertools import combinations
@@ -20,16 +20,17 @@ Triple = tuple[float, float, float]
 
 _HALF_LIFE_SAMPLES = 200.0
 _KEPT = 0.5 ** (1.0 / _HALF_LIFE_SAMPLES)
-_PRIOR_WEIGHT = 1.0  # samples; fades to the minimum, which keeps the equations solvable
-_PRIOR_KEPT = 0.5 ** (1.0 / 20.0)
-_PRIOR_WEIGHT_MIN = 0.02
+_PRIOR_WEIGHT = 0.3  # samples; fades to the minimum, which keeps the equations solvable
+_PRIOR_KEPT = 0.5 ** (1.0 / 10.0)
+_PRIOR_WEIGHT_MIN = 0.01
+_PRIOR_SHARE_MIN = 1e-3  # of the first prior: a coefficient found to be 0 may rise again
 
 _CLIP = 4.0  # deviations
 _DEVIATION_MIN = 0.02
 _SMOOTHING = 0.1  # of deviation and bias: a memory of 10 samples
 _CHANGED_SIGNAL = 0.85  # tracking signal; under independent errors it is 0.3 ± 0.2
 _CHANGED_BIAS = 0.2  # relative: below this the slow forgetting is good enough
-_CHANGED_KEPT_SAMPLES = 8.0
+_SURPRISE = 1.5  # a value this many times the expected is what its own error is relative to
 
 _SOLVE_EVERY = 4  # samples; at first every one
 _SOLVE_ALWAYS_SAMPLES = 16
@@ -48,10 +49,10 @@ class Fit:
         "_matrix",
         "_pending",
         "_prior",
+        "_prior_first",
         "_prior_weight",
         "_ratios",
         "_vector",
-        "_weight",
         "coefficients",
         "count",
         "error",
@@ -59,15 +60,18 @@ class Fit:
 
     def __init__(self, prior: Triple) -> None:
         assert min(prior) > 0, prior
-        self._prior = prior
-        self._ratios: Triple = (1.0, 1.0, 1.0)  # coefficients in units of the prior's
+        self._prior_first = prior
         self.coefficients = prior
         self.count = 0
         self.error: float | None = None  # mean of recent |value / prediction - 1|
+        self._start(prior)
+
+    def _start(self, prior: Triple) -> None:
+        """Forget all samples, and lean on `prior` until there are new ones."""
+        self._prior = prior
+        self._prior_weight = _PRIOR_WEIGHT
         self._matrix = [[0.0] * 3 for _ in range(3)]
         self._vector = [0.0] * 3
-        self._weight = 0.0  # samples remembered
-        self._prior_weight = _PRIOR_WEIGHT
         self._deviation = 1.0
         self._bias = 0.0
         self._pending = 0
@@ -88,44 +92,47 @@ class Fit:
         expected = max(self.predict(features), _PREDICTION_MIN)
         residual = min(value / expected, _RATIO_MAX) - 1.0
         self.count += 1
-        self._track(residual)
-        clip = _CLIP * self._deviation
-        clipped = max(-clip, min(clip, residual))
+        self._note_error(abs(residual))
+        cut = self._cut(residual)
+        self._track(cut)
+        if self._has_changed():
+            shares = zip(self.coefficients, self._prior_first, strict=True)
+            a, b, c = (max(known, _PRIOR_SHARE_MIN * first) for known, first in shares)
+            self._start((a, b, c))
+            cut = self._cut(residual)
         self._forget()
-        scaled = [f * p / expected for f, p in zip(features, self._prior, strict=True)]
-        self._add(scaled, 1.0 + clipped, weight)
+        scale = expected * max(1.0, (1.0 + residual) / _SURPRISE)
+        scaled = [f * p / scale for f, p in zip(features, self._prior, strict=True)]
+        self._add(scaled, (1.0 + cut) * expected / scale, weight)
         self._pending += 1
         if self._pending < _SOLVE_EVERY and self.count > _SOLVE_ALWAYS_SAMPLES:
             return False
         self._solve()
         return True
 
-    def _track(self, residual: float) -> None:
-        """Renew deviation and bias, the residual cut to what the old deviation allows."""
-        clip = _CLIP * self._deviation
-        cut = max(-clip, min(clip, residual))
-        self._bias += _SMOOTHING * (cut - self._bias)
-        self._deviation += _SMOOTHING * (abs(cut) - self._deviation)
-        self._deviation = max(self._deviation, _DEVIATION_MIN)
-        error = min(abs(residual), _RATIO_MAX)
+    def _note_error(self, error: float) -> None:
         known = error if self.error is None else self.error
         self.error = known + max(_SMOOTHING, 1.0 / self.count) * (error - known)
 
-    def _forget(self) -> None:
-        kept = _KEPT
-        if self._has_changed() and self._weight > _CHANGED_KEPT_SAMPLES:
-            kept = _CHANGED_KEPT_SAMPLES / self._weight
-        self._weight *= kept
-        self._prior_weight = max(_PRIOR_WEIGHT_MIN, self._prior_weight * _PRIOR_KEPT)
-        self._vector = [kept * value for value in self._vector]
-        self._matrix = [[kept * value for value in row] for row in self._matrix]
+    def _cut(self, residual: float) -> float:
+        clip = _CLIP * self._deviation
+        return max(-clip, min(clip, residual))
+
+    def _track(self, residual: float) -> None:
+        self._bias += _SMOOTHING * (residual - self._bias)
+        self._deviation += _SMOOTHING * (abs(residual) - self._deviation)
+        self._deviation = max(self._deviation, _DEVIATION_MIN)
 
     def _has_changed(self) -> bool:
         bias = abs(self._bias)
         return bias > _CHANGED_BIAS and bias > _CHANGED_SIGNAL * self._deviation
 
+    def _forget(self) -> None:
+        self._prior_weight = max(_PRIOR_WEIGHT_MIN, self._prior_weight * _PRIOR_KEPT)
+        self._vector = [_KEPT * value for value in self._vector]
+        self._matrix = [[_KEPT * value for value in row] for row in self._matrix]
+
     def _add(self, scaled: list[float], value: float, weight: float) -> None:
-        self._weight += weight
         for i, row in enumerate(self._matrix):
             self._vector[i] += weight * scaled[i] * value
             for j in range(3):
@@ -139,8 +146,8 @@ class Fit:
         matrix = [row[:] for row in self._matrix]
         for i in range(3):
             matrix[i][i] += ridge
-        self._ratios = nnls(matrix, [value + ridge * max(0.0, multiple) for value in self._vector])
-        a, b, c = (r * p for r, p in zip(self._ratios, self._prior, strict=True))
+        ratios = nnls(matrix, [value + ridge * multiple for value in self._vector])
+        a, b, c = (r * p for r, p in zip(ratios, self._prior, strict=True))
         self.coefficients = (a, b, c)
 
 
