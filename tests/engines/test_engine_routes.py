@@ -373,6 +373,17 @@ async def test_errors_have_vllm_shapes(http: aiohttp.ClientSession) -> None:
         assert (await response.json())["error"]["type"] == "Bad Request"
 
 
+async def test_malformed_tools_are_refused(http: aiohttp.ClientSession) -> None:
+    for tools in ([{"function": {"name": 3}}], [7]):
+        await post(http, "/v1/chat/completions", {**CHAT, "tools": tools}, status=400)
+
+
+async def test_nothing_to_rank_is_answered_at_once(http: aiohttp.ClientSession) -> None:
+    assert (await post(http, "/rerank", {"query": "q", "documents": []}))["results"] == []
+    assert (await post(http, "/score", {"text_1": [], "text_2": []}))["data"] == []
+    await post(http, "/score", {"text_1": [], "text_2": ["a"]}, status=400)
+
+
 async def test_load_report_on_request(http: aiohttp.ClientSession) -> None:
     header = {"endpoint-load-metrics-format": "JSON"}
     async with http.post("/v1/completions", json={"prompt": "a"}, headers=header) as response:

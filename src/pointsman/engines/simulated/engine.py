@@ -1,12 +1,11 @@
 """One engine behind its sockets: takes requests, plans their jobs, answers them.
 
 A generating request's way: `handle` finds the route; `generate` reads the body, lets a fault
-answer, decodes (`bodies`), makes one job per choice (`_plan`), queues them in the driver, and
+answer, decodes (`bodies`), makes one job per choice (`planner`), queues them in the driver, and
 answers by `streams`. Its jobs are aborted on every way out: for a finished one that does nothing.
 """
 
 import asyncio
-import itertools
 import os
 import time
 from array import array
@@ -14,19 +13,18 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 import msgspec
-import xxhash
 from aiohttp import HttpVersion11, web
 
-from pointsman.engines.compute_model import CacheEvent, Job, chain_hashes, root_hash
+from pointsman.engines.compute_model import CacheEvent, Job
 from pointsman.engines.simulated.answers import ApiError, Choice, Dialect, Reply
-from pointsman.engines.simulated.bodies import OUTPUT_TOKENS_DEFAULT, Ask
+from pointsman.engines.simulated.bodies import Ask
 from pointsman.engines.simulated.driver import EngineDriver
 from pointsman.engines.simulated.faults import Faults, FaultsPatch
 from pointsman.engines.simulated.kv_events import EventEncoder, EventPublisher
 from pointsman.engines.simulated.metrics import EngineStats
 from pointsman.engines.simulated.options import EngineOptions
+from pointsman.engines.simulated.planner import Planner
 from pointsman.engines.simulated.streams import EventStream, StreamFaults, WholeAnswer
-from pointsman.engines.simulated.tokenizer import plan_output
 
 QUEUED_REQUESTS_MAX = 100_000  # whatever the options say: a bound on memory
 _STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8"}
@@ -74,8 +72,10 @@ class SimulatedEngine:
             stats=self.stats,
             publish=None if publisher is None else self._publish,
         )
+        self._planner = Planner(
+            model=options.model, loras=self.loras, profile=self.profile, seed=options.seed
+        )
         self._routes: dict[tuple[str, str], Route] = {}
-        self._ids = itertools.count()
         self._thawed = asyncio.Event()
         self._thawed.set()
 
@@ -98,6 +98,9 @@ class SimulatedEngine:
             return json_answer(error.body(), error.status, headers)
         except ApiError as error:
             return json_answer(error.body(), error.status)
+        except msgspec.ValidationError as error:  # in a part that is decoded on its own
+            refused = ApiError(400, f"1 validation error:\n  {error}", "Bad Request")
+            return json_answer(refused.body(), refused.status)
 
     def simulate(self, patch: FaultsPatch) -> None:
         """Change what goes wrong; `crash` does not return."""
@@ -128,9 +131,14 @@ class SimulatedEngine:
         self.load += 1
         try:
             ask = decode(await self.admit(request), body_type).ask(self.options.model)
-            dialect = dialect_type(self._plan(ask, request, id_prefix))
-            if self.faults.hang:
-                await self._thawed.wait()
+            reply = self._planner.reply(
+                ask,
+                reply_id=self.reply_id(request, id_prefix),
+                priority=_priority(request, ask.priority),
+            )
+            self._check_queue(len(reply.choices))
+            dialect = dialect_type(reply)
+            await self._thaw()
             if ask.stream:
                 return await self._answer_stream(request, dialect)
             return await self._answer_whole(request, dialect)
@@ -145,39 +153,28 @@ class SimulatedEngine:
             raise SimulatedStatusError(status, self.faults.retry_after)
         return body
 
-    def lora_of(self, model: str) -> str | None:
-        """The adapter that a model name means, None for the base model. Raises ApiError."""
-        if model == self.options.model:
-            return None
-        if model in self.loras:
-            return model
-        aliases = ", ".join((self.options.model, *self.loras))
-        text = f"The model `{model}` does not exist. Valid aliases: {aliases}."
-        raise ApiError(404, text, "NotFoundError", "model")
-
     async def compute(
         self, request: web.BaseRequest, prompts: list["array[int]"], model: str
     ) -> None:
         """Spend the time that these prompts take, for routes whose answer is no text."""
-        lora = self.lora_of(model)
-        jobs = [self._job(prompt, array("I", [0]), lora=lora) for prompt in prompts]
-        for job in jobs:
-            self._check_length(job.prompt_tokens, None)
-        if self.faults.hang:
-            await self._thawed.wait()
+        jobs = self._planner.pooling_jobs(prompts, model)
+        if not jobs:
+            return
+        self._check_queue(len(jobs))
+        await self._thaw()
         self.load += 1
         try:
             await self._wait_for(request, jobs, {})
         finally:
             self.load -= 1
 
-    def next_id(self, request: web.BaseRequest, prefix: str) -> str:
+    def reply_id(self, request: web.BaseRequest, prefix: str) -> str:
         """vLLM's ids: the client's X-Request-Id, else a fresh one, behind a prefix."""
-        given = request.headers.get("X-Request-Id")
-        if given:
-            return prefix + given
-        fresh = f"{self.options.seed}/{self.port}/{self.restarts}/{next(self._ids)}"
-        return prefix + xxhash.xxh3_64_hexdigest(fresh.encode())
+        return prefix + (request.headers.get("X-Request-Id") or self._planner.fresh_id())
+
+    async def _thaw(self) -> None:
+        if self.faults.hang:
+            await self._thawed.wait()
 
     def _publish(self, events: list[CacheEvent]) -> None:
         assert self.publisher is not None
@@ -190,86 +187,6 @@ class SimulatedEngine:
         self.driver.restart()
         if self.publisher is not None:
             self.publisher.restart()
-
-    def _plan(self, ask: Ask, request: web.BaseRequest, id_prefix: str) -> Reply:
-        """One choice for each prompt and each of `n`. Raises ApiError."""
-        lora = self.lora_of(ask.model)
-        priority = _priority(request, ask.priority)
-        choices: list[Choice] = []
-        for prompt in ask.prompts:
-            self._check_length(len(prompt), ask.output_tokens)
-            room = self.profile.context_tokens - len(prompt)
-            tokens = min(OUTPUT_TOKENS_DEFAULT, room)
-            tokens = tokens if ask.output_tokens is None else ask.output_tokens
-            seed = (self.options.seed << 32 ^ ask.seed) & 0xFFFFFFFFFFFFFFFF
-            offset = xxhash.xxh3_64_intdigest(memoryview(prompt), seed)
-            for _ in range(ask.n):
-                output = plan_output(offset + 7 * len(choices), tokens, ask.stops)
-                job = self._job(
-                    prompt, output.token_ids, lora=lora, salt=ask.salt, priority=priority
-                )
-                limited = ask.output_tokens is not None and output.cut is None
-                choices.append(
-                    Choice(
-                        index=len(choices),
-                        prompt=list(prompt) if ask.return_token_ids else None,
-                        output=output,
-                        finish_reason="length" if limited else "stop",
-                        job=job,
-                    )
-                )
-        self._check_queue(len(choices))
-        return Reply(
-            id=self.next_id(request, id_prefix),
-            created=int(time.time()),
-            model=ask.model,
-            choices=choices,
-            prompts=len(ask.prompts),
-            stream=ask.stream,
-            include_usage=ask.include_usage,
-            continuous_usage=ask.continuous_usage,
-            return_token_ids=ask.return_token_ids,
-            tool=ask.tool,
-        )
-
-    def _job(
-        self,
-        prompt: "array[int]",
-        output: "array[int]",
-        *,
-        lora: str | None,
-        salt: str | None = None,
-        priority: int = 0,
-    ) -> Job:
-        tokens = prompt + output
-        hashes = chain_hashes(
-            memoryview(tokens).cast("B"),
-            block_bytes=tokens.itemsize * self.profile.block_size,
-            root=root_hash(lora, salt),
-        )
-        return Job(
-            f"{next(self._ids)}", len(prompt), len(output), hashes, priority, tokens, lora, salt
-        )
-
-    def _check_length(self, prompt_tokens: int, output_tokens: int | None) -> None:
-        limit = self.profile.context_tokens
-        start = f"This model's maximum context length is {limit} tokens. However, "
-        if prompt_tokens < 1:
-            raise ApiError(400, "The prompt must not be empty.", param="prompt")
-        if prompt_tokens >= limit:
-            text = (
-                f"{start}your prompt contains {prompt_tokens} input tokens, which exceeds this "
-                "limit even without any output tokens. Please reduce the length of the input "
-                f"prompt. (parameter=input_tokens, value={prompt_tokens})"
-            )
-            raise ApiError(400, text, param="input_tokens")
-        if output_tokens is not None and prompt_tokens + output_tokens > limit:
-            text = (
-                f"{start}you requested {output_tokens} output tokens and your prompt contains "
-                f"{prompt_tokens} input tokens, {prompt_tokens + output_tokens} in total. "
-                f"(parameter=max_tokens, value={output_tokens})"
-            )
-            raise ApiError(400, text, param="max_tokens")
 
     def _check_queue(self, jobs: int) -> None:
         limit = self.options.max_num_queued_reqs or QUEUED_REQUESTS_MAX
@@ -371,11 +288,11 @@ class SimulatedStatusError(ApiError):
 
 
 def decode(body: bytes, body_type: type[T]) -> T:
-    """A JSON body. Raises ApiError in vLLM's shapes: bad JSON, or a field of a wrong type."""
+    """A JSON body. Raises ApiError for bad JSON, msgspec.ValidationError for a wrong type."""
     try:
         return msgspec.json.decode(body, type=body_type)
-    except msgspec.ValidationError as error:
-        raise ApiError(400, f"1 validation error:\n  {error}", "Bad Request") from error
+    except msgspec.ValidationError:
+        raise
     except msgspec.DecodeError as error:
         text = f"1 validation error:\n  {{'type': 'json_invalid', 'msg': '{error}'}}"
         raise ApiError(400, text, "Bad Request", "body") from error
