@@ -4,7 +4,7 @@ Loopback by default, and without keys: who reaches it can drain nodes. Every ans
 but /metrics; every error names what was asked for and the remedy. Bodies are bounded.
 """
 
-import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
@@ -41,6 +41,8 @@ ReadRequest = Callable[[str, Mapping[str, str], bytes], Request]
 sentence for the sender."""
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class AdminApi:
@@ -137,7 +139,7 @@ class AdminApi:
         request_id = request.match_info["id"]
         found = self._decisions.of(RequestId(request_id))
         if not found:
-            raise _problem(
+            raise _Problem(
                 404,
                 f"No decision about '{request_id}' is remembered. The last "
                 f"{len(self._decisions)} are; the id is in the x-request-id header of the answer.",
@@ -149,7 +151,7 @@ class AdminApi:
         try:
             asked = self._read_request(path, headers, body)
         except ValueError as error:
-            raise _problem(400, str(error)) from None
+            raise _Problem(400, str(error)) from None
         return _json({"decision": self._service.explain(asked)})
 
     # --- steering -----------------------------------------------------------------------
@@ -160,7 +162,7 @@ class AdminApi:
     async def _choose_policy(self, request: web.Request) -> web.Response:
         name = _decode(await request.read(), PolicyBody).policy
         if name not in catalog.names():
-            raise _problem(
+            raise _Problem(
                 400, f"'{name}' is no policy. Choose one of {', '.join(catalog.names())}."
             )
         self._service.choose_policy(name)
@@ -169,11 +171,11 @@ class AdminApi:
     async def _add_node(self, request: web.Request) -> web.Response:
         node = _decode(await request.read(), NewNode)
         if problem := url_problem(node.url) or kv_events_problem(node.kv_events):
-            raise _problem(400, f"{problem}.")
+            raise _Problem(400, f"{problem}.")
         try:
             self._fleet.add(node.spec(), kv_events=node.kv_events)
         except NodeRefused as refused:
-            raise _problem(409, f"{refused}.") from None
+            raise _Problem(409, f"{refused}.") from None
         return _json({"name": node.name}, status=201)
 
     async def _remove_node(self, request: web.Request) -> web.Response:
@@ -193,9 +195,9 @@ class AdminApi:
             raise self._no_such_node(name)
         return _json({"name": name, "draining": draining})
 
-    def _no_such_node(self, name: str) -> web.HTTPException:
+    def _no_such_node(self, name: str) -> "_Problem":
         names = ", ".join(self._fleet.names) or "none yet"
-        return _problem(404, f"There is no node '{name}'. Nodes: {names}.")
+        return _Problem(404, f"There is no node '{name}'. Nodes: {names}.")
 
 
 def _explained(raw: bytes) -> tuple[str, Mapping[str, str], bytes]:
@@ -211,12 +213,12 @@ def _decode(body: bytes, into: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=into)
     except msgspec.DecodeError as error:
-        raise _problem(400, f"The body cannot be used: {error}.") from None
+        raise _Problem(400, f"The body cannot be used: {error}.") from None
 
 
 def _whole_number(text: str, name: str) -> int:
     if not text.isdecimal():
-        raise _problem(400, f"{name}={text} is not a whole number, 0 or more.")
+        raise _Problem(400, f"{name}={text} is not a whole number, 0 or more.")
     return int(text)
 
 
@@ -228,14 +230,13 @@ def _json(value: object, status: int = 200) -> web.Response:
     return web.Response(body=body, status=status, content_type="application/json")
 
 
-def _problem(status: int, message: str) -> web.HTTPException:
-    kinds = {
-        400: web.HTTPBadRequest,
-        404: web.HTTPNotFound,
-        409: web.HTTPConflict,
-    }
-    body = msgspec.json.encode(_error(status, message))
-    return kinds[status](body=body, content_type="application/json")
+class _Problem(Exception):  # noqa: N818 - an answer, not a fault of ours
+    """What the sender is told instead."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
 
 
 def _error(status: int, message: str) -> Mapping[str, object]:
@@ -248,13 +249,16 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @web.middleware
 async def _json_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Routing errors in the shape of all others."""
+    """Every refusal in one shape, aiohttp's own of routes and sizes included."""
     try:
         return await handler(request)
-    except asyncio.CancelledError:
-        raise
+    except _Problem as problem:
+        return _json(_error(problem.status, problem.message), status=problem.status)
     except web.HTTPException as error:
-        if error.content_type == "application/json" or error.status < 400:
+        if error.status < 400:
             raise
         message = f"{request.method} {request.path}: {error.reason}."
         return _json(_error(error.status, message), status=error.status)
+    except Exception:  # the driver's outermost frame: one bug must not show a stack trace
+        log.exception("%s %s failed", request.method, request.path)
+        return _json(_error(500, "The admin plane failed; the log says how."), status=500)

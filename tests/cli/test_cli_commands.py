@@ -1,0 +1,130 @@
+"""Commands as a user types them: what they print, and how they leave."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pointsman import __version__
+from pointsman.cli.main import main
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(main, arguments)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_help_lists_every_command_and_each_has_its_own() -> None:
+    code, out, _ = run("--help")
+    assert code == 0
+    for command in ("up", "serve", "engine", "explain", "bench", "compare", "check", "init"):
+        assert f"\n  {command} " in out
+        assert run(command, "--help")[0] == 0, command
+
+
+def test_help_imports_no_command() -> None:
+    """`pointsman --help` stays below half a second because nothing heavy is imported."""
+    probe = (
+        "import sys; from click.testing import CliRunner; from pointsman.cli.main import main;"
+        "CliRunner().invoke(main, ['--help']); print(*sys.modules)"
+    )
+    modules = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=True
+    ).stdout.split()
+    heavy = {"aiohttp", "zmq", "uvloop", "rich", "msgspec", "prometheus_client", "asyncio"}
+    assert heavy & set(modules) == set()
+
+
+def test_the_version_is_the_package_s() -> None:
+    assert run("--version")[1] == f"pointsman, version {__version__}\n"
+
+
+def test_wrong_usage_leaves_with_2() -> None:
+    assert run("serv")[0] == 2
+    assert run("serve", "--port", "x")[0] == 2
+
+
+def test_check_prints_ok(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    assert run("init", str(path))[0] == 0
+    assert run("check", str(path))[:2] == (0, "ok: 1 engine, policy marginal_cost\n")
+
+
+def test_check_prints_problems_as_compilers_do(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text("engines: []\nlissten: {}\n")
+    code, out, err = run("check", str(path))
+    assert (code, out) == (2, "")
+    assert err == f"{path}:2:1: unknown key 'lissten'; did you mean 'listen'?\n"
+
+
+def test_init_overwrites_only_when_told(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text("mine")
+    code, _, err = run("init", str(path))
+    assert (code, path.read_text()) == (2, "mine")
+    assert "--force" in err
+    assert run("init", "--force", str(path))[0] == 0
+    assert run("init", "-")[1] == path.read_text()
+    assert run("init", str(tmp_path / "no" / "p.yaml"))[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "no engines"),
+        (("--engine", "10.0.0.7:8000"), "did you mean http://10.0.0.7:8000?"),
+        (("--engine", "http://a:1", "--workers", "4"), "--workers 4"),
+        (("-c", "/nowhere/p.yaml"), "no such file"),
+        (("--engine", "http://a:1", "--policy", "fastest"), "fastest"),
+    ],
+)
+def test_serve_refuses_what_cannot_work(arguments: tuple[str, ...], message: str) -> None:
+    code, _, err = run("serve", *arguments)
+    assert code == 2
+    assert message in err
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        engine = ("--engine", "http://127.0.0.1:1", "--admin-port", "0")
+        code, err = leave("serve", *engine, "--port", port)
+        assert code == 2
+        assert f"cannot listen on 127.0.0.1:{port}" in err
+        assert "choose another --port" in err
+        code, err = leave("serve", *engine[:2], "--port", "0", "--admin-port", port)
+        assert code == 2
+        assert "choose another --admin-port" in err
+
+
+def test_an_access_log_that_cannot_be_written_is_named() -> None:
+    log = ("--access-log", "/nowhere/access.log")
+    code, err = leave("serve", "--engine", "http://127.0.0.1:1", "--port", "0", *log)
+    assert code == 2
+    assert "access log /nowhere/access.log: No such file or directory" in err
+
+
+def test_explain_needs_an_admin_plane_and_one_question() -> None:
+    code, _, err = run("explain", "r-1", "--admin-url", "http://127.0.0.1:1")
+    assert code == 2
+    assert "is `pointsman up` or `serve` running?" in err
+    assert run("explain", "r-1", "--prompt", "x")[0] == 2
+    assert run("explain", "--body", "/nowhere.json")[0] == 2
+
+
+def leave(*arguments: str) -> tuple[int, str]:
+    """Run a command that is expected to end by itself."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pointsman", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONWARNINGS": "error"},
+    )
+    return done.returncode, done.stderr

@@ -1,0 +1,230 @@
+"""The admin plane: what it shows, what it steers, and how it says no."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from pointsman.control.api import AdminApi
+from pointsman.core.blocks import Namespace, Prompt
+from pointsman.core.ids import ModelName, RequestId
+from pointsman.core.request import Request
+from pointsman.telemetry.cluster_metrics import ClusterMetrics, StateMetrics
+from tests.control.fake_engine import Cluster, fake_engine, hurry, running_cluster
+from tests.control.test_control_collectors import start_request
+
+Client = TestClient[web.Request, web.Application]
+
+
+class GatewayState(msgspec.Struct):
+    clients: int = 3
+    descriptors_max: int | None = None
+
+
+def read_request(path: str, headers: Mapping[str, str], body: bytes) -> Request:
+    fields = msgspec.json.decode(body)
+    if "messages" not in fields:
+        raise ValueError(f"{path}: messages are missing.")
+    model = fields.get("model", headers.get("x-model", "m"))
+    prompt = Prompt(Namespace(model), text=body)
+    return Request(id=RequestId("explain"), model=ModelName(model), prompt=prompt)
+
+
+@asynccontextmanager
+async def admin(cluster: Cluster) -> AsyncIterator[Client]:
+    ClusterMetrics(cluster.registry, cluster.scheduler, cluster.service.now_s)
+    StateMetrics(cluster.registry, "pointsman_gateway", GatewayState)
+    api = AdminApi(
+        cluster.service,
+        cluster.fleet,
+        decisions=cluster.decisions,
+        registry=cluster.registry,
+        read_request=read_request,
+        before_scrape=lambda: None,
+        gateway_state=GatewayState,
+        version="0.0.0",
+    )
+    async with TestClient(TestServer(api.application())) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with fake_engine() as engine, running_cluster() as cluster:
+        cluster.add(engine.url)
+        await cluster.ready()
+        yield cluster
+
+
+@pytest.fixture
+async def client(cluster: Cluster) -> AsyncIterator[Client]:
+    async with admin(cluster) as client:
+        yield client
+
+
+async def get(client: Client, path: str, status: int = 200) -> Any:
+    async with client.get(path) as reply:
+        assert reply.status == status, await reply.text()
+        return await reply.json()
+
+
+async def send(client: Client, method: str, path: str, body: object, status: int) -> Any:
+    async with client.request(method, path, json=body) as reply:
+        assert reply.status == status, await reply.text()
+        return await reply.json() if reply.status != 204 else None
+
+
+async def test_the_state_shows_nodes_totals_and_failures(client: Client, cluster: Cluster) -> None:
+    await start_request(cluster, "r-1")
+    state = await get(client, "/pointsman/v1/state")
+    (node,) = state["nodes"]
+    assert (node["name"], node["health"], node["inflight"]) == ("n", "ready", 1)
+    assert node["facts"]["kind"] == "vllm"
+    assert state["models"][0]["name"] == "m"
+    assert state["ready"] is True
+    assert state["totals"]["in_flight"] == state["totals"]["unsettled"] == 1
+    assert state["gateway"]["clients"] == 3
+    assert state["failures"] == {"steps_failed": 0, "sinks_failed": 0, "open_full": 0}
+
+
+async def test_a_node_that_is_not_described_says_why(client: Client, cluster: Cluster) -> None:
+    """sglang#12621: engines were given, none was registered, nothing said so."""
+    body = {"name": "wrong", "url": "http://127.0.0.1:1"}
+    await send(client, "POST", "/pointsman/v1/nodes", body, 201)
+    problem = "not asked yet"
+    while problem == "not asked yet":
+        nodes = (await get(client, "/pointsman/v1/nodes"))["nodes"]
+        problem = next(node["problem"] for node in nodes if node["name"] == "wrong")
+    assert problem.startswith("connection refused")
+
+
+async def test_decisions_are_listed_and_found_by_id(client: Client, cluster: Cluster) -> None:
+    await start_request(cluster, "r-1")
+    await start_request(cluster, "r-2")
+    listed = (await get(client, "/pointsman/v1/decisions?limit=1&node=n"))["decisions"]
+    assert [decision["request_id"] for decision in listed] == ["r-2"]
+    assert (await get(client, "/pointsman/v1/decisions?model=x"))["decisions"] == []
+    found = await get(client, "/pointsman/v1/decisions/r-1")
+    assert found["decisions"][0]["candidates"][0]["node"] == "n"
+    missing = await get(client, "/pointsman/v1/decisions/nope", 404)
+    assert "'nope'" in missing["error"]["message"]
+    bad = await get(client, "/pointsman/v1/decisions?limit=few", 400)
+    assert "limit=few" in bad["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"model": "m", "messages": []},
+        {"body": {"model": "m", "messages": []}},
+        {"path": "/v1/chat/completions", "headers": {"x-model": "m"}, "body": {"messages": []}},
+    ],
+)
+async def test_a_request_is_explained_without_being_placed(
+    client: Client, cluster: Cluster, body: object
+) -> None:
+    answer = await send(client, "POST", "/pointsman/v1/explain", body, 200)
+    assert answer["decision"]["ruling"] == "placed"
+    assert answer["decision"]["node"] == "n"
+    assert "prefill_s" in answer["decision"]["candidates"][0]
+    assert cluster.scheduler.in_flight == 0
+    assert len(cluster.decisions) == 0
+
+
+async def test_what_cannot_be_explained_is_named(client: Client) -> None:
+    answer = await send(client, "POST", "/pointsman/v1/explain", {"model": "m"}, 400)
+    assert answer["error"]["message"] == "/v1/completions: messages are missing."
+    bad = await send(client, "POST", "/pointsman/v1/explain", {"path": 7}, 400)
+    assert "cannot be used" in bad["error"]["message"]
+
+
+async def test_the_policy_is_shown_and_changed(client: Client, cluster: Cluster) -> None:
+    shown = await get(client, "/pointsman/v1/policy")
+    assert shown["policy"] == "round_robin"
+    assert "least_request" in shown["policies"]
+    changed = await send(client, "PUT", "/pointsman/v1/policy", {"policy": "least_request"}, 200)
+    assert changed["policy"] == cluster.scheduler.policy == "least_request"
+    bad = await send(client, "PUT", "/pointsman/v1/policy", {"policy": "fastest"}, 400)
+    assert "'fastest' is no policy. Choose one of round_robin" in bad["error"]["message"]
+    await send(client, "PUT", "/pointsman/v1/policy", {"polcy": "x"}, 400)
+
+
+async def test_nodes_come_and_go(client: Client, cluster: Cluster) -> None:
+    async with fake_engine() as second:
+        body = {"name": "n2", "url": second.url, "labels": {"gpu": "h100"}, "pool": "long"}
+        await send(client, "POST", "/pointsman/v1/nodes", body, 201)
+        await cluster.ready()
+        nodes = (await get(client, "/pointsman/v1/nodes"))["nodes"]
+        assert [(node["name"], node["pool"]) for node in nodes] == [
+            ("n", "default"),
+            ("n2", "long"),
+        ]
+        again = await send(client, "POST", "/pointsman/v1/nodes", body, 409)
+        assert "n2" in again["error"]["message"]
+        await send(client, "DELETE", "/pointsman/v1/nodes/n2", None, 204)
+        assert cluster.fleet.names == ["n"]
+        gone = await send(client, "DELETE", "/pointsman/v1/nodes/n2", None, 404)
+        assert gone["error"]["message"] == "There is no node 'n2'. Nodes: n."
+
+
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [
+        ({"name": "n2", "url": "10.0.0.1:80"}, "did you mean http://10.0.0.1:80"),
+        ({"name": "n2", "url": "http://a:1", "kv_events": "maybe"}, "neither auto, off"),
+        ({"name": "bad name", "url": "http://a:1"}, "name"),
+        ({"name": "n2"}, "missing required field `url`"),
+        ({"name": "n2", "url": "http://a:1", "concurency_max": 1}, "concurency_max"),
+    ],
+)
+async def test_a_node_that_cannot_be_is_refused(client: Client, body: object, cause: str) -> None:
+    answer = await send(client, "POST", "/pointsman/v1/nodes", body, 400)
+    assert cause in answer["error"]["message"]
+
+
+async def test_a_node_drains_and_comes_back(client: Client, cluster: Cluster) -> None:
+    await send(client, "POST", "/pointsman/v1/nodes/n/drain", None, 200)
+    assert not cluster.service.ready()
+    health = await get(client, "/health")
+    assert health == {"status": "ok", "ready": False, "version": "0.0.0"}
+    await send(client, "POST", "/pointsman/v1/nodes/n/undrain", None, 200)
+    assert cluster.service.ready()
+    await send(client, "POST", "/pointsman/v1/nodes/x/drain", None, 404)
+
+
+async def test_metrics_speak_of_the_cluster(client: Client, cluster: Cluster) -> None:
+    await start_request(cluster, "r-1")
+    async with client.get("/metrics") as reply:
+        page = await reply.text()
+    assert 'pointsman_node_inflight{node="n"} 1.0' in page
+    assert 'pointsman_node_state{node="n",state="ready"} 1.0' in page
+    assert 'pointsman_node_index_trust{node="n",trust="history"} 1.0' in page
+    assert "pointsman_inflight 1.0" in page
+    assert "pointsman_queue_depth 0.0" in page
+    assert 'pointsman_policy{policy="round_robin"} 1.0' in page
+    assert "pointsman_gateway_clients 3.0" in page
+    assert "descriptors_max" not in page, "unknown is absent, not 0"
+    assert "kv_usage" not in [line.split("{")[0] for line in page.splitlines() if line[0] != "#"]
+    names = {line.split("{")[0].split(" ")[0] for line in page.splitlines() if line[0] != "#"}
+    assert all(name.startswith("pointsman_") for name in names)
+
+
+async def test_a_removed_node_has_no_series(client: Client, cluster: Cluster) -> None:
+    await send(client, "DELETE", "/pointsman/v1/nodes/n", None, 204)
+    async with client.get("/metrics") as reply:
+        page = await reply.text()
+    assert 'node="n"' not in page
+
+
+async def test_unknown_routes_answer_in_json(client: Client) -> None:
+    assert "GET /nope" in (await get(client, "/nope", 404))["error"]["message"]
+    assert (await send(client, "POST", "/metrics", {}, 405))["error"]["type"]
