@@ -144,8 +144,16 @@ async def _is_ready(process: asyncio.subprocess.Process, port: int) -> bool:
 def _pointsman(*options: str) -> Callable[[Site], list[str | Path]]:
     def build(site: Site) -> list[str | Path]:
         engines = [word for url in site.engines for word in ("--engine", url)]
-        ports = ["--port", str(site.port), "--admin-port", str(site.side_port)]
-        return [OURS, "serve", "--host", "127.0.0.1", *ports, *options, *engines]
+        place = [
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(site.port),
+            "--admin-port",
+            str(site.side_port),
+        ]
+        quiet = ["--access-log", "none"]  # as the others
+        return [OURS, "serve", *place, *quiet, *options, *engines]
 
     return build
 
