@@ -79,8 +79,9 @@ def ttft_over_time(run: Run, *, name: str) -> str:
             **dots,
         )
         failed = [record.due_s for record in run.records if record.failed][:POINTS_MAX]
-        floor = {"transform": axes.get_xaxis_transform(), "clip_on": False}
-        axes.plot(failed, [0.0] * len(failed), "x", color=_SERIES[3], markersize=5, **floor)
+        if failed:
+            floor = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+            axes.plot(failed, [0.0] * len(failed), "x", color=_SERIES[3], markersize=5, **floor)
         waits = sorted(record.ttft_s for record in ok if record.ttft_s)
         if waits and waits[-1] > LOG_FROM * waits[len(waits) // 2]:
             axes.set_yscale("log")
