@@ -1,0 +1,274 @@
+"""The life of one client request: which steps are allowed, what may be tried, when it is late.
+
+The gateway reports what happened; an exchange says whether that may happen, whether another
+node may be tried, and until when it will wait. It ends exactly once, with an `Outcome`.
+
+`TRANSITIONS` is the whole machine, and docs/exchange.md draws it from there. A step that is
+not in it raises `IllegalTransition`, after which the exchange is settled for good.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+import msgspec
+
+from pointsman.core.errors import EndCause, FailureKind, Reason
+from pointsman.core.ids import RequestId
+from pointsman.core.limits import ATTEMPTS_MAX, BUSY_ATTEMPTS_MAX
+from pointsman.core.request import Outcome
+
+
+class State(StrEnum):
+    """Where a request is. A state says what is waited for."""
+
+    RECEIVED = "received"  # the scheduler's first word
+    QUEUED = "queued"  # a node: held by the scheduler, or after a failed attempt
+    PLACED = "placed"  # a connection to the node
+    DIALLED = "dialled"  # the first byte of the node's answer
+    STREAMING = "streaming"  # the rest of the answer
+    SETTLED = "settled"  # nothing
+
+
+class Step(StrEnum):
+    """What moves a request on. What ends it is an `EndCause`."""
+
+    HOLD = "hold"
+    PLACE = "place"
+    DIAL = "dial"
+    REDIAL = "redial"
+    FAIL = "fail"
+    START = "start"
+
+
+_ABANDONED: dict[Step | EndCause, State] = {
+    EndCause.REFUSED: State.SETTLED,
+    EndCause.CLIENT_GONE: State.SETTLED,
+    EndCause.TIMEOUT: State.SETTLED,
+}
+_ANSWERED_WITH_ERROR: dict[Step | EndCause, State] = {
+    EndCause.ENGINE_REFUSED: State.SETTLED,
+    EndCause.ENGINE_ERROR: State.SETTLED,
+}
+
+TRANSITIONS: Mapping[State, Mapping[Step | EndCause, State]] = MappingProxyType(
+    {
+        State.RECEIVED: {Step.HOLD: State.QUEUED, Step.PLACE: State.PLACED, **_ABANDONED},
+        # After a failed attempt the node's own answer may be what the client gets.
+        State.QUEUED: {Step.PLACE: State.PLACED, **_ANSWERED_WITH_ERROR, **_ABANDONED},
+        State.PLACED: {Step.DIAL: State.DIALLED, Step.FAIL: State.QUEUED, **_ABANDONED},
+        State.DIALLED: {
+            Step.START: State.STREAMING,
+            Step.REDIAL: State.PLACED,
+            Step.FAIL: State.QUEUED,
+            **_ABANDONED,
+        },
+        State.STREAMING: {
+            EndCause.FINISHED: State.SETTLED,
+            EndCause.TRUNCATED: State.SETTLED,
+            EndCause.CLIENT_GONE: State.SETTLED,
+            EndCause.TIMEOUT: State.SETTLED,
+            **_ANSWERED_WITH_ERROR,
+        },
+        State.SETTLED: {},
+    }
+)
+
+
+class IllegalTransition(Exception):  # noqa: N818 - names what happened
+    """A step that the table does not allow: a bug of the driver's."""
+
+
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds that each stage may take. Time in the queue is bounded by the scheduler.
+
+    connect_s     a host that does not answer costs this much before another is tried
+    first_byte_s  long prompts in a long queue take minutes; less turns load into errors
+    idle_s        between two chunks of a stream; engines that preempt may pause for long
+    total_s       everything; what runs longer holds KV blocks that others wait for
+    """
+
+    connect_s: float = 5.0
+    first_byte_s: float = 600.0
+    idle_s: float = 300.0
+    total_s: float = 3_600.0
+
+
+class Exchange:
+    """One request from its arrival (`now_s`) on. Every method that takes a step raises
+    IllegalTransition if the step is not allowed. Not shared: its handler owns it."""
+
+    __slots__ = (
+        "_busy_attempts",
+        "_deadline_s",
+        "_failed_attempts",
+        "_timeouts",
+        "_total_deadline_s",
+        "arrived_s",
+        "attempts",
+        "dialled_s",
+        "ended_s",
+        "first_byte_s",
+        "outcome",
+        "placed_s",
+        "request_id",
+        "state",
+    )
+
+    def __init__(self, request_id: RequestId, timeouts: Timeouts, now_s: float) -> None:
+        self.request_id = request_id
+        self.state = State.RECEIVED
+        self.attempts = 0
+        self.outcome: Outcome | None = None
+        self.arrived_s = now_s
+        self.placed_s: float | None = None
+        self.dialled_s: float | None = None
+        self.first_byte_s: float | None = None
+        self.ended_s: float | None = None
+        self._timeouts = timeouts
+        self._failed_attempts = 0
+        self._busy_attempts = 0
+        self._total_deadline_s = now_s + timeouts.total_s
+        self._deadline_s = self._total_deadline_s
+
+    # --- steps --------------------------------------------------------------------------
+
+    def held(self) -> None:
+        """The scheduler holds the request in its queue."""
+        self._step(Step.HOLD)
+
+    def placed(self, now_s: float) -> None:
+        """The scheduler chose a node. Needs `may_be_placed`."""
+        assert self.may_be_placed, f"{self.request_id}: {self.attempts} attempts are enough"
+        self._step(Step.PLACE)
+        self.attempts += 1
+        if self.placed_s is None:
+            self.placed_s = now_s
+        self._wait(now_s, self._timeouts.connect_s)
+
+    def dialled(self, now_s: float) -> None:
+        """The request is on its way to the node."""
+        self._step(Step.DIAL)
+        self.dialled_s = now_s
+        self._wait(now_s, self._timeouts.first_byte_s)
+
+    def redialled(self, now_s: float) -> None:
+        """The node had closed the reused connection: the same attempt, on a fresh one."""
+        self._step(Step.REDIAL)
+        self._wait(now_s, self._timeouts.connect_s)
+
+    def failed(self, kind: FailureKind) -> None:
+        """The attempt is over and no byte of it reached the client."""
+        self._step(Step.FAIL)
+        if kind is FailureKind.BUSY:
+            self._busy_attempts += 1
+        else:
+            self._failed_attempts += 1
+        self._deadline_s = self._total_deadline_s
+
+    def started(self, now_s: float) -> None:
+        """The first byte of the answer goes to the client: no other node may be tried."""
+        self._step(Step.START)
+        self.first_byte_s = now_s
+        self._wait(now_s, self._timeouts.idle_s)
+
+    def progressed(self, now_s: float) -> None:
+        """Bytes of the answer have passed."""
+        self._wait(now_s, self._timeouts.idle_s)
+
+    def ended(
+        self,
+        cause: EndCause,
+        now_s: float,
+        *,
+        status: int | None = None,
+        streamed: bool = False,
+        prompt_tokens: int | None = None,
+        output_tokens: int | None = None,
+        cached_tokens: int | None = None,
+        streamed_tokens: int = 0,
+    ) -> Outcome:
+        """The request is over. Fields as in `Outcome`."""
+        self._step(cause)
+        self.ended_s = now_s
+        self.outcome = Outcome(
+            end=cause,
+            streamed=streamed,
+            ttft_s=_between(self.dialled_s, self.first_byte_s),
+            decode_s=_between(self.first_byte_s, now_s),
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            cached_tokens=cached_tokens,
+            streamed_tokens=streamed_tokens,
+            status=status,
+        )
+        return self.outcome
+
+    # --- questions ----------------------------------------------------------------------
+
+    @property
+    def may_be_placed(self) -> bool:
+        """Whether the request may go to a (further) node: ATTEMPTS_MAX of them may fail,
+        BUSY_ATTEMPTS_MAX may be busy."""
+        return (
+            self._failed_attempts < ATTEMPTS_MAX
+            and self._busy_attempts < BUSY_ATTEMPTS_MAX
+            and self.state is not State.STREAMING
+            and self.state is not State.SETTLED
+        )
+
+    def deadline_s(self) -> float:
+        """When the present state has lasted too long."""
+        return self._deadline_s
+
+    def overdue(self, now_s: float) -> Reason | None:
+        """Which bound has passed, None if none has.
+
+        NODE_UNREACHABLE is a failed attempt, after which another node may be tried.
+        """
+        if now_s < self._deadline_s or self.state is State.SETTLED:
+            return None
+        if now_s >= self._total_deadline_s:
+            return Reason.TOTAL_TIMEOUT
+        return _OVERDUE[self.state]
+
+    @property
+    def queue_s(self) -> float | None:
+        """From arrival to the first placement; None if there was none."""
+        return _between(self.arrived_s, self.placed_s)
+
+    # --- helpers ------------------------------------------------------------------------
+
+    def _step(self, step: Step | EndCause) -> None:
+        following = TRANSITIONS[self.state].get(step)
+        if following is None:
+            state, self.state = self.state, State.SETTLED
+            raise IllegalTransition(f"{self.request_id}: {step} while {state}")
+        self.state = following
+
+    def _wait(self, now_s: float, stage_s: float) -> None:
+        self._deadline_s = min(now_s + stage_s, self._total_deadline_s)
+
+
+_OVERDUE: Mapping[State, Reason] = MappingProxyType(
+    {
+        State.PLACED: Reason.NODE_UNREACHABLE,
+        State.DIALLED: Reason.FIRST_TOKEN_TIMEOUT,
+        State.STREAMING: Reason.IDLE_TIMEOUT,
+    }
+)
+
+
+def _between(start_s: float | None, end_s: float | None) -> float | None:
+    return None if start_s is None or end_s is None else end_s - start_s
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram, one line a pair of states."""
+    lines = ["stateDiagram-v2", f"    [*] --> {State.RECEIVED}"]
+    for state, steps in TRANSITIONS.items():
+        for following in dict.fromkeys(steps.values()):
+            names = ", ".join(step for step, target in steps.items() if target is following)
+            lines.append(f"    {state} --> {following}: {names}")
+    lines.append(f"    {State.SETTLED} --> [*]")
+    return "\n".join(lines) + "\n"

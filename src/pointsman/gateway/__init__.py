@@ -1,0 +1,32 @@
+"""The HTTP data plane: protocol code of our own on uvloop and llhttp, driven by callbacks.
+
+Reading order, along a request's way:
+
+    server       listening, limits of the process, the sweep of deadlines, drain
+    connection   a client's connection: one request after the other
+    reader       bytes become requests, within bounds
+    routes       the closed table of routes; answers that need no engine
+    handler      one request: placer, attempts, settlement (drives `core.exchange`)
+    routing      head and body become what the scheduler is asked
+    attempts     one try on one node
+    upstream     connections to engines
+    answer       what the client gets, in the form that is still possible
+    relay        an engine's bytes on their way: framing, usage, end
+    replies      answers of the gateway's own
+    heads        heads read, checked and rebuilt
+    observer     what counters and logs are told
+    shared       what all connections have in common
+    options      what can be set
+
+One thread owns it all, and the placer: there is no task and no await on a request's way
+(dialling a fresh connection is the exception, owned by `upstream.Pools`). A `Handler` owns its
+engine connection until it releases or aborts it, and settles with the placer exactly once. A
+`ClientConnection` owns its handler. Imports core, wire and ports; never another shell, and no
+scheduler: placement is behind `ports.Placer`.
+"""
+
+from pointsman.gateway.observer import ExchangeRecord, GatewayObserver
+from pointsman.gateway.options import GatewayOptions
+from pointsman.gateway.server import Gateway, GatewayState
+
+__all__ = ["ExchangeRecord", "Gateway", "GatewayObserver", "GatewayOptions", "GatewayState"]

@@ -1,0 +1,209 @@
+"""What one client gets: an engine's answer relayed, or one of the gateway's own.
+
+Knows how much is sent already, and so in which form bad news can still be told: as an answer
+with a status, as an event in the stream, or only by cutting the connection.
+"""
+
+import asyncio
+
+import msgspec
+
+from pointsman.core.errors import FAILURE_REASONS, FailureKind, Reason
+from pointsman.core.events import Placed
+from pointsman.core.ids import RequestId
+from pointsman.gateway.heads import STREAM_LINES, Header, RequestHead, reply_lines, status_line
+from pointsman.gateway.options import GatewayOptions
+from pointsman.gateway.relay import Framing, Relay, framing_lines, is_event_stream, reset
+from pointsman.gateway.replies import (
+    Cors,
+    Reply,
+    persistence,
+    render,
+    stream_error,
+    stream_error_of,
+)
+from pointsman.gateway.upstream import UpstreamConnection
+
+_EARLY_STREAM = b"content-type: text/event-stream; charset=utf-8\r\n" + STREAM_LINES
+_BODILESS = frozenset({204, 304})
+
+
+class EngineAnswer(msgspec.Struct, frozen=True):
+    """An engine's error answer, kept while another node is asked."""
+
+    status: int
+    headers: list[Header]
+    body: bytes
+    kind: FailureKind
+
+
+class Answer:
+    """The answer to one request. `closes` is whether the connection ends with it; `status`
+    is what the client was told, None before that."""
+
+    __slots__ = (
+        "_cors",
+        "_head",
+        "_options",
+        "_request_id",
+        "_transport",
+        "closes",
+        "relay",
+        "status",
+    )
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        head: RequestHead,
+        request_id: RequestId,
+        options: GatewayOptions,
+        cors: Cors,
+        *,
+        closes: bool,
+    ) -> None:
+        self.relay: Relay | None = None
+        self.status: int | None = None
+        self.closes = closes
+        self._transport = transport
+        self._head = head
+        self._request_id = request_id
+        self._options = options
+        self._cors = cors
+
+    # --- the engine's answer ------------------------------------------------------------
+
+    def open(self, upstream: UpstreamConnection, placed: Placed, body: bytes) -> Relay:
+        """Send the head of the engine's answer with its first bytes; with its last, too, if
+        it is complete."""
+        is_stream = is_event_stream(upstream.content_type)
+        if self.relay is not None:  # the stream began with a comment
+            self._follow_on(self.relay, upstream, body)
+            return self.relay
+        self.status = upstream.status
+        framing, length = self._framing(upstream, len(body))
+        relay = self.relay = Relay(self._transport, framing)
+        self._look_along(relay, upstream, is_stream=is_stream)
+        lines = reply_lines(upstream.headers, is_stream=is_stream, has_cors=self._cors.enabled)
+        if is_stream:
+            lines.append(STREAM_LINES)
+        if upstream.status not in _BODILESS:
+            lines.append(framing_lines(framing, length))
+        relay.open(self._rendered(upstream.status, lines, placed), body, is_whole=upstream.complete)
+        return relay
+
+    def pass_on_error(self, answer: EngineAnswer, retry_after_s: float | None) -> None:
+        """Give the client what the last engine said."""
+        if self.relay is not None:
+            self._fail_stream(stream_error_of(answer.body if answer.status >= 400 else b""))
+            return
+        self.status = answer.status
+        lines = reply_lines(answer.headers, is_stream=False, has_cors=self._cors.enabled)
+        if answer.kind is FailureKind.BUSY and not _has(lines, b"retry-after:"):
+            lines.append(b"retry-after: %d\r\n" % max(1, round(retry_after_s or 1.0)))
+        reason = FAILURE_REASONS[answer.kind]
+        lines += (
+            b"x-pointsman-reason: %b\r\n" % reason.encode(),
+            framing_lines(Framing.LENGTH, len(answer.body)),
+        )
+        self._transport.write(self._rendered(answer.status, lines, None) + answer.body)
+
+    # --- the gateway's own --------------------------------------------------------------
+
+    def refuse(self, reply: Reply, reason: Reason, detail: str = "") -> None:
+        """Tell the client no, in the form that is still possible."""
+        if self.relay is not None:
+            self._fail_stream(stream_error(reason, detail))
+            return
+        self.status = reply.status
+        self._transport.write(
+            render(
+                reply,
+                self._head,
+                request_id=self._request_id,
+                extra=self._cors.lines(self._head.origin),
+                close=self.closes,
+            )
+        )
+
+    def break_off(self, reason: Reason) -> None:
+        """The engine's answer ends before its end. Never looks like a whole one."""
+        assert self.relay is not None, "nothing is sent: refuse instead"
+        if self.relay.is_stream and self.relay.framing is not Framing.LENGTH:
+            self._fail_stream(stream_error(reason))
+        else:
+            self.closes = True
+            reset(self._transport)
+
+    def comment(self) -> None:
+        """Break the silence of a stream, and begin it if need be."""
+        if self.relay is None:
+            self._begin_early()
+        elif self.relay.is_stream and self.relay.framing is not Framing.LENGTH:
+            self.relay.comment()
+
+    # --- helpers ------------------------------------------------------------------------
+
+    def _framing(self, upstream: UpstreamConnection, body_bytes: int) -> tuple[Framing, int]:
+        if upstream.length is not None:
+            return Framing.LENGTH, upstream.length
+        if upstream.complete:
+            return Framing.LENGTH, body_bytes
+        return self._open_ended(), 0
+
+    def _open_ended(self) -> Framing:
+        if not self._head.is_http_10:
+            return Framing.CHUNKED
+        self.closes = True
+        return Framing.CLOSE
+
+    def _look_along(self, relay: Relay, upstream: UpstreamConnection, *, is_stream: bool) -> None:
+        if any(name.lower() == b"content-encoding" for name, _ in upstream.headers):
+            return
+        if is_stream:
+            relay.scan_events()
+        elif upstream.content_type[:16].lower() == b"application/json":
+            relay.keep_for_usage()
+
+    def _follow_on(self, relay: Relay, upstream: UpstreamConnection, body: bytes) -> None:
+        if upstream.complete:
+            relay.finish(body)
+        else:
+            relay.pass_on(body)
+
+    def _begin_early(self) -> None:
+        self.status = 200
+        framing = self._open_ended()
+        self.relay = Relay(self._transport, framing)
+        self.relay.scan_events()
+        lines = [_EARLY_STREAM, framing_lines(framing, 0)]
+        self.relay.open(self._rendered(200, lines, None), b"", is_whole=False)
+        self.relay.comment()
+
+    def _fail_stream(self, events: bytes) -> None:
+        assert self.relay is not None
+        self.relay.fail(events)
+        self.closes = True
+
+    def _rendered(self, status: int, lines: list[bytes], placed: Placed | None) -> bytes:
+        lines.append(b"x-request-id: %b\r\n" % self._request_id.encode())
+        if placed is not None and self._options.reply_headers:
+            lines += (
+                b"x-pointsman-node: %b\r\n" % _field(placed.node),
+                b"x-pointsman-policy: %b\r\n" % _field(placed.decision.policy),
+            )
+        if self._head.origin is not None:
+            lines.append(self._cors.lines(self._head.origin))
+        return b"%b%b%b\r\n" % (
+            status_line(status),
+            b"".join(lines),
+            persistence(self._head, close=self.closes),
+        )
+
+
+def _field(value: str) -> bytes:
+    return value.encode("ascii", "replace")
+
+
+def _has(lines: list[bytes], name: bytes) -> bool:
+    return any(line.lower().startswith(name) for line in lines)

@@ -1,0 +1,50 @@
+"""One try on one node: the head that is sent, and what a bad answer means."""
+
+from pointsman.core.errors import EndCause, FailureKind
+from pointsman.core.ids import RequestId
+from pointsman.gateway.heads import RequestHead
+from pointsman.gateway.upstream import NodePool, UpstreamConnection
+
+_BUSY_WORDS = (b"busy", b"queue", b"overload", b"capacity", b"saturated")
+
+
+def engine_head(
+    head: RequestHead, pool: NodePool, request_id: RequestId, body_bytes: int, *, authorizes: bool
+) -> bytes:
+    """The request's head for a node: its own host, our framing, the client's other fields."""
+    lines = [
+        b"POST %b%b HTTP/1.1\r\n" % (pool.base_path, head.target),
+        pool.host_line,
+        *head.forward,
+        b"x-request-id: %b\r\ncontent-length: %d\r\n" % (request_id.encode(), body_bytes),
+    ]
+    if head.content_type:
+        lines.append(b"content-type: %b\r\n" % head.content_type)
+    if authorizes and head.authorization is not None:
+        lines.append(b"authorization: %b\r\n" % head.authorization)
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+def is_retriable(status: int) -> bool:
+    """Whether another node may do better. A 4xx is the client's to mend."""
+    return status == 429 or status >= 500
+
+
+def failure_kind(upstream: UpstreamConnection, body: bytes) -> FailureKind:
+    """Busy or broken. A 503 is both: vLLM's queue limit and a model that is still loading."""
+    if upstream.status == 429:
+        return FailureKind.BUSY
+    if upstream.status == 503:
+        said = body.lower()
+        if any(name.lower() == b"retry-after" for name, _ in upstream.headers) or any(
+            word in said for word in _BUSY_WORDS
+        ):
+            return FailureKind.BUSY
+    return FailureKind.ERROR
+
+
+def error_cause(status: int) -> EndCause:
+    """How an exchange ends whose client gets this status from an engine."""
+    is_refusal = 400 <= status < 500 or status == 503
+    return EndCause.ENGINE_REFUSED if is_refusal else EndCause.ENGINE_ERROR

@@ -1,0 +1,259 @@
+"""A client's connection: requests in, one at a time to a handler, answers out in order.
+
+A client that closes its sending side is taken to have left, as nginx and uvicorn take it:
+HTTP has no use for a half-closed request, and this is how most cancellations look.
+"""
+
+import asyncio
+import hmac
+import logging
+from typing import assert_never, cast
+
+from pointsman.core.errors import Reason
+from pointsman.gateway.handler import Handler
+from pointsman.gateway.heads import RequestHead
+from pointsman.gateway.reader import RequestReader
+from pointsman.gateway.replies import Reply, error_reply, render
+from pointsman.gateway.routes import (
+    LocalRoute,
+    NoRoute,
+    Route,
+    allowed_methods,
+    health_reply,
+    model_reply,
+    models_reply,
+    ready_reply,
+    route_of,
+)
+from pointsman.gateway.shared import Shared
+from pointsman.wire.openai import Endpoint
+
+AHEAD_BYTES_MAX = 64 * 1024
+"""Unparsed bytes of requests sent ahead; above it the client has to wait."""
+
+TURNED_AWAY_MAX = 256
+"""Connections over the limit that are still told so; beyond them they are just dropped."""
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_NEVER_S = float("inf")
+_OPEN_ROUTES = frozenset({LocalRoute.HEALTH, LocalRoute.READY, LocalRoute.PREFLIGHT})
+
+log = logging.getLogger(__name__)
+
+
+class ClientConnection(asyncio.Protocol):
+    """One accepted connection. `sweep` looks at its deadline, or at its handler's."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._reader = RequestReader(shared)
+        self._handler: Handler | None = None
+        self._ahead = bytearray()
+        self._is_over = False  # nothing more is read: lingering, closing or lost
+        self._deadline_s = _NEVER_S
+        self._message_deadline_s = _NEVER_S
+
+    # --- the transport's side -----------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not derive from asyncio's.
+        self.transport = transport = cast("asyncio.Transport", transport)
+        shared = self._shared
+        transport.set_write_buffer_limits(shared.options.write_buffer_bytes)
+        shared.clients[self] = None
+        surplus = len(shared.clients) - shared.clients_max
+        if surplus <= 0:
+            self._deadline_s = shared.now_s() + shared.options.head_s
+        elif surplus <= TURNED_AWAY_MAX:
+            self._turn_away(Reason.CONNECTIONS_FULL)
+        else:
+            self.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_over:
+            return
+        if self._reader.ready:  # a whole request waits; what follows it has time
+            self._ahead += data
+            if len(self._ahead) > AHEAD_BYTES_MAX:
+                self.transport.pause_reading()
+            return
+        self._reader.feed(data)
+        if self._handler is None:
+            self._proceed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_over = True
+        self._shared.clients.pop(self, None)
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.client_gone()
+        self._reader.forget()
+
+    def pause_writing(self) -> None:
+        if self._handler is not None:
+            self._handler.client_paused()
+
+    def resume_writing(self) -> None:
+        if self._handler is not None:
+            self._handler.client_resumed()
+
+    # --- the handler's side -------------------------------------------------------------
+
+    def answered(self, *, close: bool) -> None:
+        """The answer is written, and the next request may be taken up."""
+        self._handler = None
+        if close or self._is_over:
+            self._close()
+        elif self._reader.ready or self._ahead or self._reader.refusal is not None:
+            asyncio.get_running_loop().call_soon(self._proceed)
+        else:
+            self._deadline_s = self._shared.now_s() + self._shared.options.keep_alive_s
+
+    def hold_bytes(self, body_bytes: int) -> None:
+        """Count body bytes kept for a request, or with a negative number given back."""
+        self._reader.hold(body_bytes)
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        self._is_over = True
+        self.transport.abort()
+
+    # --- requests in turn ---------------------------------------------------------------
+
+    def _proceed(self) -> None:
+        """With no handler at work: take up the next request, read on, or turn the client
+        away."""
+        reader = self._reader
+        if self._is_over or self._handler is not None:
+            return
+        if not reader.ready and self._ahead:
+            data, self._ahead = bytes(self._ahead), bytearray()
+            self.transport.resume_reading()
+            reader.feed(data)
+        if reader.ready:
+            self._serve(*reader.ready.popleft())
+        elif reader.refusal is not None:
+            self._turn_away(*reader.refusal)
+        else:
+            self._await_more()
+
+    def _await_more(self) -> None:
+        reader, options = self._reader, self._shared.options
+        now_s = self._shared.now_s()
+        if reader.wants_continue:
+            reader.wants_continue = False
+            self.transport.write(_CONTINUE)
+        if not reader.is_amid:
+            self._deadline_s = now_s + options.keep_alive_s
+        elif reader.head is None:
+            if self._message_deadline_s == _NEVER_S:
+                self._message_deadline_s = now_s + options.head_s
+            self._deadline_s = self._message_deadline_s
+        else:
+            if self._message_deadline_s <= now_s + options.head_s:
+                self._message_deadline_s = now_s + options.body_s
+            self._deadline_s = min(now_s + options.body_gap_s, self._message_deadline_s)
+
+    def _serve(self, head: RequestHead, body: bytes) -> None:
+        self._message_deadline_s = _NEVER_S
+        self._reader.wants_continue = False
+        route = route_of(head.method, head.path)
+        if not self._may_enter(head, route):
+            self._reply(head, error_reply(Reason.UNAUTHORIZED), Reason.UNAUTHORIZED)
+        elif isinstance(route, Endpoint):
+            handler = self._handler = Handler(self._shared, self, head, route)
+            try:
+                handler.start(body)
+            except Exception:  # the driver's outermost loop: one request must not take others along
+                log.exception("a request could not be taken up")
+                handler.crashed()
+        else:
+            self._serve_here(head, route, body)
+
+    def _serve_here(self, head: RequestHead, route: LocalRoute | NoRoute, body: bytes) -> None:
+        self._reader.hold(-len(body))
+        placer = self._shared.placer
+        match route:
+            case NoRoute():
+                self._reply(head, error_reply(route.reason, allow=route.allow), route.reason)
+            case LocalRoute.MODELS:
+                self._reply(head, models_reply(placer))
+            case LocalRoute.MODEL:
+                self._reply(head, model_reply(placer, head.path))
+            case LocalRoute.HEALTH:
+                self._reply(head, health_reply())
+            case LocalRoute.READY:
+                self._reply(head, ready_reply(placer, draining=self._shared.draining))
+            case LocalRoute.PREFLIGHT:
+                allow = allowed_methods(head.path) or b"GET, POST, OPTIONS"
+                self._reply(head, self._shared.cors.preflight(head, allow))
+            case _:
+                assert_never(route)
+
+    def _may_enter(self, head: RequestHead, route: Route) -> bool:
+        keys = self._shared.options.api_keys
+        if not keys or route in _OPEN_ROUTES:
+            return True
+        scheme, _, given = (head.authorization or b"").partition(b" ")
+        # Every key is compared, in constant time each: the answer's timing tells nothing.
+        matches = [hmac.compare_digest(given.strip(), key.encode()) for key in keys]
+        return scheme.lower() == b"bearer" and any(matches)
+
+    def _reply(self, head: RequestHead, reply: Reply, refused: Reason | None = None) -> None:
+        close = self._shared.draining or not head.keep_alive
+        self._write(reply, head, close=close)
+        if refused is not None:
+            self._tell_refused(refused)
+        self.answered(close=close)
+
+    # --- endings ------------------------------------------------------------------------
+
+    def _turn_away(self, reason: Reason, detail: str = "") -> None:
+        """Answer what cannot be served and read no further; linger, since what the client
+        still sends would otherwise reset the connection and cost it the answer."""
+        self._write(error_reply(reason, detail), self._reader.head, close=True)
+        self._tell_refused(reason)
+        self._is_over = True
+        self._deadline_s = self._shared.now_s() + self._shared.options.linger_s
+        self.transport.write_eof()
+
+    def _write(self, reply: Reply, head: RequestHead | None, *, close: bool) -> None:
+        shared = self._shared
+        self.transport.write(
+            render(
+                reply,
+                head,
+                request_id=shared.request_id("" if head is None else head.request_id),
+                extra=b"" if head is None else shared.cors.lines(head.origin),
+                close=close,
+            )
+        )
+
+    def _tell_refused(self, reason: Reason) -> None:
+        if self._shared.observer is not None:
+            self._shared.observer.client_refused(reason)
+
+    def _close(self) -> None:
+        """Close once everything is sent; a client that does not read gets keep_alive_s."""
+        self._is_over = True
+        self._deadline_s = self._shared.now_s() + self._shared.options.keep_alive_s
+        self.transport.close()
+
+    def close_if_idle(self) -> None:
+        """For the drain: nothing is under way here."""
+        if self._handler is None and not self._is_over and not self._reader.is_amid:
+            self._close()
+
+    def sweep(self, now_s: float) -> None:
+        """What is late ends."""
+        if self._handler is not None:
+            self._handler.sweep(now_s)
+        elif now_s >= self._deadline_s:
+            if self._is_over:
+                self.abort()
+            elif self._reader.is_amid:
+                self._turn_away(Reason.BODY_TIMEOUT)
+            else:
+                self._close()

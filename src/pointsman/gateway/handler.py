@@ -1,0 +1,435 @@
+"""One client request from its last byte to its settlement.
+
+Drives one `Exchange`: asks the placer, dials, has the reply relayed, tries another node where
+that is allowed, and settles exactly once from every state. Everything happens in callbacks on
+the loop's thread; nothing is awaited.
+"""
+
+import logging
+from typing import TYPE_CHECKING, assert_never
+
+from pointsman.core.errors import FAILURE_REASONS, EndCause, FailureKind, Reason
+from pointsman.core.events import Held, Placed, Refused, Verdict
+from pointsman.core.exchange import Exchange, State
+from pointsman.core.ids import ModelName
+from pointsman.core.request import Outcome, Request
+from pointsman.gateway.answer import Answer, EngineAnswer
+from pointsman.gateway.attempts import engine_head, error_cause, failure_kind, is_retriable
+from pointsman.gateway.heads import RequestHead
+from pointsman.gateway.observer import ExchangeRecord, exchange_record
+from pointsman.gateway.relay import Relay, is_event_stream
+from pointsman.gateway.replies import error_reply
+from pointsman.gateway.routing import BodyRefused, core_request, decoded_body, routing_fields
+from pointsman.gateway.shared import Shared
+from pointsman.gateway.upstream import Dial, NodePool, UpstreamConnection
+from pointsman.wire.openai import BadRequest, Endpoint
+
+if TYPE_CHECKING:
+    from pointsman.gateway.connection import ClientConnection
+
+log = logging.getLogger(__name__)
+
+
+class Handler:
+    """Handles one request of one client; is the `Attempt` that engine connections talk to."""
+
+    __slots__ = (
+        "_answer",
+        "_body",
+        "_bytes_in",
+        "_client",
+        "_comment_every_s",
+        "_dial",
+        "_endpoint",
+        "_exchange",
+        "_head",
+        "_kept_answer",
+        "_last_failure",
+        "_model",
+        "_moved",
+        "_owes_settlement",
+        "_placed",
+        "_pool",
+        "_quiet_since_s",
+        "_redialled",
+        "_relay",
+        "_shared",
+        "_upstream",
+        "_wants_stream",
+    )
+
+    def __init__(
+        self, shared: Shared, client: "ClientConnection", head: RequestHead, endpoint: Endpoint
+    ) -> None:
+        now_s = shared.now_s()
+        request_id = shared.request_id(head.request_id)
+        self._shared = shared
+        self._client = client
+        self._head = head
+        self._endpoint = endpoint
+        self._exchange = Exchange(request_id, shared.options.timeouts, now_s)
+        self._answer = Answer(
+            client.transport,
+            head,
+            request_id,
+            shared.options,
+            shared.cors,
+            closes=shared.draining or not head.keep_alive,
+        )
+        self._body = b""
+        self._bytes_in = 0
+        self._model = ModelName("")
+        self._wants_stream = False
+        self._placed: Placed | None = None
+        self._owes_settlement = False
+        self._pool: NodePool | None = None
+        self._dial: Dial | None = None
+        self._upstream: UpstreamConnection | None = None
+        self._redialled = False
+        self._kept_answer: EngineAnswer | None = None
+        self._last_failure: FailureKind | None = None
+        self._relay: Relay | None = None
+        self._moved = False
+        self._quiet_since_s = now_s
+        self._comment_every_s = shared.options.sse_comment_s or float("inf")
+        shared.live[request_id] = self
+
+    def start(self, body: bytes) -> None:
+        """Take the request up. It may be over when this returns."""
+        self._bytes_in = len(body)
+        if self._shared.draining:
+            self._refuse(Reason.DRAINING)
+            return
+        try:
+            request = self._read(body)
+        except BodyRefused as refused:
+            self._refuse(refused.reason, refused.detail)
+        except BadRequest as bad:
+            self._refuse(Reason.BAD_REQUEST, bad.message, param=bad.param, code=bad.code)
+        else:
+            self._owes_settlement = True
+            self._shared.placer.arrive(request, self.on_verdict)
+
+    def _read(self, body: bytes) -> Request:
+        """What the scheduler is asked. Raises BodyRefused, BadRequest."""
+        encoding = self._head.content_encoding
+        if encoding:
+            body = decoded_body(encoding, body, self._shared.options.body_bytes_max)
+            self._client.hold_bytes(len(body) - self._bytes_in)
+        self._body = body
+        fields = routing_fields(self._endpoint, self._head, body)
+        self._wants_stream = fields.stream
+        self._model = ModelName(fields.model or "")
+        return core_request(self._exchange.request_id, fields, self._head)
+
+    # --- the placer's word --------------------------------------------------------------
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """The scheduler's answer; one that comes after the end is void."""
+        if self._exchange.state is State.SETTLED:
+            return
+        try:
+            match verdict:
+                case Placed():
+                    self._place(verdict)
+                case Held():
+                    self._exchange.held()
+                case Refused():
+                    self._refused(verdict)
+                case _:
+                    assert_never(verdict)
+        except Exception:  # the driver's outermost loop: the placer must not see our bugs
+            log.exception("a verdict on %s could not be carried out", self._exchange.request_id)
+            self.crashed()
+
+    def _place(self, placed: Placed) -> None:
+        self._placed = placed
+        exchange = self._exchange
+        if not exchange.may_be_placed:
+            self._give_up(None)
+            return
+        now_s = self._shared.now_s()
+        exchange.placed(now_s)
+        self._redialled = False
+        pools = self._shared.pools
+        self._pool = pool = pools.node(placed.node_id, placed.url)
+        upstream = pool.take(now_s)
+        if upstream is None:
+            self._dial = pools.dial(pool, self)
+        else:
+            self._send(upstream, now_s)
+
+    def _refused(self, refused: Refused) -> None:
+        self._owes_settlement = False
+        if self._last_failure is None:
+            self._refuse(refused.reason, refused.detail, retry_after_s=refused.retry_after_s)
+        else:
+            self._give_up(refused)
+
+    def _give_up(self, refused: Refused | None) -> None:
+        """No further node: the client gets the last engine's answer, or what went wrong."""
+        failure, kept = self._last_failure, self._kept_answer
+        assert failure is not None, "only a failed attempt leads here"
+        retry_after_s = None if refused is None else refused.retry_after_s
+        if kept is None:
+            detail = "" if refused is None else refused.detail
+            self._refuse(FAILURE_REASONS[failure], detail, retry_after_s=retry_after_s)
+            return
+        self._answer.pass_on_error(kept, retry_after_s)
+        self._end(error_cause(kept.status), FAILURE_REASONS[kept.kind])
+        self._client.answered(close=self._answer.closes)
+
+    # --- attempts: what engine connections say ------------------------------------------
+
+    def dialled(self, upstream: UpstreamConnection) -> None:
+        self._dial = None
+        self._send(upstream, self._shared.now_s())
+
+    def unreachable(self) -> None:
+        self._dial = None
+        self._attempt_failed(FailureKind.UNREACHABLE)
+
+    def reply_progressed(self, upstream: UpstreamConnection) -> None:
+        if self._relay is not None:
+            if not upstream.complete:
+                if upstream.pieces:
+                    self._moved = True
+                    self._relay.pass_on(upstream.take())
+            else:
+                self._relay.finish(upstream.take())
+                self._finished(upstream)
+        elif upstream.has_head:
+            if self._keeps_answer(upstream):
+                self._answering_with_error(upstream)
+            elif upstream.pieces or upstream.complete:
+                self._open(upstream)
+
+    def reply_lost(self, upstream: UpstreamConnection, *, is_http: bool) -> None:
+        self._upstream = None
+        kind = FailureKind.CLOSED if is_http else FailureKind.BROKEN
+        if self._relay is not None:
+            reason = FAILURE_REASONS[kind]
+            self._answer.break_off(reason)
+            self._end(EndCause.TRUNCATED, reason)
+            self._client.answered(close=True)
+        elif upstream.is_reused and not upstream.has_bytes and not self._redialled:
+            self._redial()
+        else:
+            self._attempt_failed(kind)
+
+    def crashed(self) -> None:
+        """A bug: end in whatever state it is, so that nothing leaks."""
+        self._drop_engine()
+        if self._exchange.outcome is None:
+            cause = EndCause.REFUSED if self._relay is None else EndCause.TRUNCATED
+            self._settle(Outcome(end=cause, status=500))
+        if self._answer.status is None:
+            self._answer.refuse(error_reply(Reason.INTERNAL), Reason.INTERNAL)
+            self._client.answered(close=True)
+        else:
+            self._client.abort()
+
+    # --- attempts: what we do -----------------------------------------------------------
+
+    def _send(self, upstream: UpstreamConnection, now_s: float) -> None:
+        self._upstream = upstream
+        self._exchange.dialled(now_s)
+        head = engine_head(
+            self._head,
+            upstream.pool,
+            self._exchange.request_id,
+            len(self._body),
+            authorizes=self._shared.options.forwards_authorization,
+        )
+        upstream.send(self, head, self._body)
+
+    def _redial(self) -> None:
+        """The engine closed the reused connection as we wrote to it; nothing was answered."""
+        assert self._pool is not None
+        self._redialled = True
+        self._exchange.redialled(self._shared.now_s())
+        self._dial = self._shared.pools.dial(self._pool, self)
+
+    def _attempt_failed(self, kind: FailureKind, kept: EngineAnswer | None = None) -> None:
+        self._last_failure = kind
+        if kept is not None:
+            self._kept_answer = kept
+        self._exchange.failed(kind)
+        self._shared.placer.failed(self._exchange.request_id, kind)
+
+    def _keeps_answer(self, upstream: UpstreamConnection) -> bool:
+        """Whether the reply is an error that another node may save the client from, or one
+        that can only be told inside a stream that has begun."""
+        if self._answer.relay is not None:
+            return upstream.status != 200 or not is_event_stream(upstream.content_type)
+        return is_retriable(upstream.status) and not self._is_too_long(upstream)
+
+    def _is_too_long(self, upstream: UpstreamConnection) -> bool:
+        return sum(map(len, upstream.pieces)) > self._shared.options.error_bytes_max
+
+    def _answering_with_error(self, upstream: UpstreamConnection) -> None:
+        if upstream.complete:
+            self._answered_with_error(upstream)
+        elif self._is_too_long(upstream):
+            self._drop_engine()
+            self._attempt_failed(FailureKind.BROKEN)
+
+    def _answered_with_error(self, upstream: UpstreamConnection) -> None:
+        body = upstream.take()
+        kind = failure_kind(upstream, body)
+        kept = EngineAnswer(upstream.status, upstream.headers, body, kind)
+        self._upstream = None
+        upstream.release(self._shared.now_s())
+        if is_retriable(kept.status):
+            self._attempt_failed(kind, kept)
+            return
+        self._exchange.started(self._shared.now_s())
+        self._answer.pass_on_error(kept, None)
+        self._end(error_cause(kept.status), FAILURE_REASONS[kind])
+        self._client.answered(close=True)
+
+    def _open(self, upstream: UpstreamConnection) -> None:
+        """The first byte is here: from now on it is this node or none."""
+        assert self._placed is not None
+        self._exchange.started(self._shared.now_s())
+        self._forget_body()
+        self._relay = self._answer.open(upstream, self._placed, upstream.take())
+        if upstream.complete:
+            self._finished(upstream)
+        elif upstream.status < 400:
+            self._shared.placer.started(self._exchange.request_id)
+
+    def _finished(self, upstream: UpstreamConnection) -> None:
+        """The reply is relayed whole."""
+        assert self._relay is not None
+        self._upstream = None
+        upstream.release(self._shared.now_s())
+        scanner = self._relay.scanner
+        if upstream.status >= 400:
+            self._end(error_cause(upstream.status))
+        elif scanner is not None and scanner.error is not None:
+            self._end(EndCause.ENGINE_ERROR)
+        else:
+            self._end(EndCause.FINISHED)
+        self._client.answered(close=self._answer.closes)
+
+    # --- the client's side --------------------------------------------------------------
+
+    def client_gone(self) -> None:
+        """The client left: whatever runs for it ends here, at once."""
+        self._drop_engine()
+        self._end(EndCause.CLIENT_GONE)
+
+    def client_paused(self) -> None:
+        """The client reads slower than the engine writes."""
+        if self._upstream is not None:
+            self._upstream.transport.pause_reading()
+
+    def client_resumed(self) -> None:
+        if self._upstream is not None:
+            self._upstream.transport.resume_reading()
+
+    def cut_off(self) -> None:
+        """The drain is over: what has begun breaks off, what has not is refused."""
+        self._drop_engine()
+        if self._relay is None:
+            self._answer.closes = True
+            self._refuse(Reason.DRAINING)
+        else:
+            self._answer.break_off(Reason.DRAINING)
+            self._end(EndCause.TRUNCATED, Reason.DRAINING)
+            self._client.answered(close=True)
+
+    # --- time ---------------------------------------------------------------------------
+
+    def sweep(self, now_s: float) -> None:
+        """Look at the deadline, and break the silence of a stream."""
+        if self._moved:
+            self._moved = False
+            self._exchange.progressed(now_s)
+            self._quiet_since_s = now_s
+        elif self._wants_stream and now_s - self._quiet_since_s >= self._comment_every_s:
+            self._quiet_since_s = now_s
+            self._answer.comment()
+        if now_s >= self._exchange.deadline_s():
+            self._overdue(now_s)
+
+    def _overdue(self, now_s: float) -> None:
+        reason = self._exchange.overdue(now_s)
+        assert reason is not None, "asked only after the deadline"
+        self._drop_engine()
+        if reason is Reason.NODE_UNREACHABLE:
+            self._attempt_failed(FailureKind.UNREACHABLE)
+        elif self._relay is None:
+            self._refuse(reason, cause=EndCause.TIMEOUT)
+        else:
+            self._answer.break_off(reason)
+            self._end(EndCause.TIMEOUT, reason)
+            self._client.answered(close=True)
+
+    # --- the end ------------------------------------------------------------------------
+
+    def _refuse(
+        self,
+        reason: Reason,
+        detail: str = "",
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+        cause: EndCause = EndCause.REFUSED,
+    ) -> None:
+        reply = error_reply(reason, detail, param=param, code=code, retry_after_s=retry_after_s)
+        self._answer.refuse(reply, reason, detail)
+        self._end(cause, reason)
+        self._client.answered(close=self._answer.closes)
+
+    def _end(self, cause: EndCause, reason: Reason | None = None) -> None:
+        relay = self._relay
+        usage = None if relay is None else relay.usage()
+        scanner = None if relay is None else relay.scanner
+        outcome = self._exchange.ended(
+            cause,
+            self._shared.now_s(),
+            status=self._answer.status,
+            streamed=scanner is not None,
+            prompt_tokens=None if usage is None else usage.prompt_tokens,
+            output_tokens=None if usage is None else usage.completion_tokens,
+            cached_tokens=None if usage is None else usage.cached_tokens,
+            streamed_tokens=0 if scanner is None else scanner.events,
+        )
+        self._settle(outcome)
+        if self._shared.observer is not None:
+            self._shared.observer.exchange_ended(self._record(outcome, reason))
+
+    def _settle(self, outcome: Outcome) -> None:
+        """Give back what the request holds, each thing once."""
+        self._forget_body()
+        self._shared.ended(self._exchange.request_id)
+        if self._owes_settlement:
+            self._owes_settlement = False
+            self._shared.placer.settle(self._exchange.request_id, outcome)
+
+    def _record(self, outcome: Outcome, reason: Reason | None) -> ExchangeRecord:
+        return exchange_record(
+            self._exchange,
+            outcome,
+            reason,
+            endpoint=self._endpoint,
+            model=self._model,
+            placed=self._placed,
+            bytes_in=self._bytes_in,
+            bytes_out=0 if self._relay is None else self._relay.bytes_out,
+        )
+
+    def _drop_engine(self) -> None:
+        if self._dial is not None:
+            self._dial.cancel()
+            self._dial = None
+        if self._upstream is not None:
+            self._upstream.abort()
+            self._upstream = None
+
+    def _forget_body(self) -> None:
+        self._client.hold_bytes(-len(self._body))
+        self._body = b""

@@ -1,0 +1,98 @@
+"""What the gateway tells whoever counts and logs: one record for each exchange, at its end."""
+
+from typing import Protocol
+
+import msgspec
+
+from pointsman.core.errors import EndCause, Reason
+from pointsman.core.events import Placed
+from pointsman.core.exchange import Exchange
+from pointsman.core.ids import ModelName, NodeName, RequestId
+from pointsman.core.request import Outcome
+from pointsman.wire.openai import Endpoint
+
+
+class ExchangeRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """How one request went. None is "did not happen" or "was not said", never zero.
+
+    `node`, `policy` and `why` are of the last placement. `reason` is set where the answer is
+    the gateway's own, or where an answer broke off. `queue_s` runs from arrival to the first
+    placement, `ttft_s` from arrival to the first byte for the client (the client's view;
+    `Outcome.ttft_s` is the node's), `e2e_s` from arrival to the end. `streamed_tokens` are
+    events that passed, about one a token. `cached_tokens_predicted` is the decision's hit.
+    `bytes_out` is the body as the engine sent it.
+    """
+
+    request_id: RequestId
+    endpoint: Endpoint
+    model: ModelName
+    node: NodeName | None
+    policy: str
+    why: str
+    status: int | None
+    end: EndCause
+    reason: Reason | None
+    streamed: bool
+    attempts: int
+    queue_s: float | None
+    ttft_s: float | None
+    e2e_s: float
+    prompt_tokens: int | None
+    output_tokens: int | None
+    streamed_tokens: int
+    cached_tokens_predicted: int | None
+    cached_tokens: int | None
+    bytes_in: int
+    bytes_out: int
+
+
+class GatewayObserver(Protocol):
+    """Called on the loop's thread, between two events: quick, bounded, and never raising."""
+
+    def exchange_ended(self, record: ExchangeRecord) -> None:
+        """A request on an engine's route is over, served or refused."""
+        ...
+
+    def client_refused(self, reason: Reason) -> None:
+        """A client was turned away before its request became an exchange."""
+        ...
+
+
+def exchange_record(
+    exchange: Exchange,
+    outcome: Outcome,
+    reason: Reason | None,
+    *,
+    endpoint: Endpoint,
+    model: ModelName,
+    placed: Placed | None,
+    bytes_in: int,
+    bytes_out: int,
+) -> ExchangeRecord:
+    """The record of an exchange that has ended."""
+    ended_s = exchange.arrived_s if exchange.ended_s is None else exchange.ended_s
+    first_byte_s = exchange.first_byte_s
+    decision = None if placed is None else placed.decision
+    return ExchangeRecord(
+        request_id=exchange.request_id,
+        endpoint=endpoint,
+        model=model,
+        node=None if placed is None else placed.node,
+        policy="" if decision is None else decision.policy,
+        why="" if decision is None else decision.why,
+        status=outcome.status,
+        end=outcome.end,
+        reason=reason,
+        streamed=outcome.streamed,
+        attempts=exchange.attempts,
+        queue_s=exchange.queue_s,
+        ttft_s=None if first_byte_s is None else first_byte_s - exchange.arrived_s,
+        e2e_s=ended_s - exchange.arrived_s,
+        prompt_tokens=outcome.prompt_tokens,
+        output_tokens=outcome.output_tokens,
+        streamed_tokens=outcome.streamed_tokens,
+        cached_tokens_predicted=None if decision is None else decision.hit_tokens,
+        cached_tokens=outcome.cached_tokens,
+        bytes_in=bytes_in,
+        bytes_out=bytes_out,
+    )

@@ -1,0 +1,152 @@
+"""Bytes of a client become requests: parsed by llhttp in its strict mode, within bounds.
+
+What llhttp lets pass and a gateway must not (other versions, exotic transfer encodings, two
+hosts) is refused in `heads`. Once something is refused nothing more is read.
+"""
+
+from collections import deque
+
+import httptools
+
+from pointsman.core.errors import Reason
+from pointsman.gateway.heads import BadHead, Header, RequestHead
+from pointsman.gateway.shared import Shared
+
+_VERSIONS = frozenset({"1.0", "1.1"})
+
+
+class RequestReader:
+    """`ready` are whole requests in order; `refusal` is why there will be no more.
+
+    `head` is that of the request being read, None before its end.
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self.ready: deque[tuple[RequestHead, bytes]] = deque()
+        self.refusal: tuple[Reason, str] | None = None
+        self.head: RequestHead | None = None
+        self.wants_continue = False
+        self._shared = shared
+        self._options = shared.options
+        self._held_bytes = 0
+        self._parser = httptools.HttpRequestParser(self)
+        self._begin_message()
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes in."""
+        self._raw_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # Other protocols are not spoken; to ignore the wish is the answer (RFC 9110, 7.8).
+            if rest := data[upgrade.args[0] :]:
+                self.feed(rest)
+                return
+        except httptools.HttpParserCallbackError:
+            raise  # ours, not the client's
+        except httptools.HttpParserError:
+            self._refuse(Reason.BAD_REQUEST, "This is not well-formed HTTP.")
+        if self.head is None and self._raw_bytes > self._options.head_bytes_max:
+            self._refuse(Reason.HEAD_TOO_LARGE)
+
+    def hold(self, body_bytes: int) -> None:
+        """Count body bytes that are kept, or with a negative number no longer are."""
+        self._held_bytes += body_bytes
+        self._shared.bodies_bytes += body_bytes
+
+    def forget(self) -> None:
+        """The connection is lost: nothing is kept any more."""
+        self.ready.clear()
+        self._body.clear()
+        self.hold(-self._held_bytes)
+
+    @property
+    def is_amid(self) -> bool:
+        """Whether a part of a request is there."""
+        return self.head is not None or bool(self._target)
+
+    # --- the parser's side --------------------------------------------------------------
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.head is None:  # else a trailer
+            self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        version = parser.get_http_version()
+        head = self.head = RequestHead(
+            parser.get_method(),
+            self._target,
+            is_http_10=version == "1.0",
+            keep_alive=parser.should_keep_alive(),
+        )
+        if version not in _VERSIONS:
+            self._refuse(Reason.BAD_REQUEST, "Only HTTP/1.0 and HTTP/1.1 are spoken here.")
+        elif self._is_head_too_large():
+            self._refuse(Reason.HEAD_TOO_LARGE)
+        else:
+            self._read(head)
+
+    def on_body(self, data: bytes) -> None:
+        if self.refusal is not None:
+            return
+        self._body_bytes += len(data)
+        if self._body_bytes > self._options.body_bytes_max:
+            self._refuse_size()
+        elif self._shared.bodies_bytes + len(data) > self._options.bodies_bytes_max:
+            self._refuse(Reason.QUEUE_FULL, "The gateway holds too many request bodies.")
+        else:
+            self.hold(len(data))
+            self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        if self.refusal is not None:
+            return
+        assert self.head is not None
+        if len(self.ready) > self._options.pipelined_max:
+            self._refuse(Reason.BAD_REQUEST, "Too many requests are sent ahead.")
+            return
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self.ready.append((self.head, body))
+        self._begin_message()
+
+    # --- helpers ------------------------------------------------------------------------
+
+    def _begin_message(self) -> None:
+        self.head = None
+        self._target = b""
+        self._headers: list[Header] = []
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._raw_bytes = 0
+
+    def _is_head_too_large(self) -> bool:
+        headers, options = self._headers, self._options
+        if len(headers) > options.headers_max:
+            return True
+        if self._raw_bytes <= options.head_bytes_max:
+            return False
+        size = len(self._target) + sum(len(name) + len(value) + 4 for name, value in headers)
+        return size > options.head_bytes_max
+
+    def _read(self, head: RequestHead) -> None:
+        try:
+            head.read(self._headers)
+        except BadHead as bad:
+            self._refuse(bad.reason, bad.detail)
+            return
+        if (head.content_length or 0) > self._options.body_bytes_max:
+            self._refuse_size()
+        elif head.expects_continue and not head.is_http_10:
+            self.wants_continue = True
+
+    def _refuse_size(self) -> None:
+        limit = self._options.body_bytes_max
+        self._refuse(Reason.BODY_TOO_LARGE, f"The request body is larger than {limit} bytes.")
+
+    def _refuse(self, reason: Reason, detail: str = "") -> None:
+        if self.refusal is None:
+            self.refusal = (reason, detail)

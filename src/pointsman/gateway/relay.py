@@ -1,0 +1,162 @@
+"""The engine's answer on its way to the client: framing re-made, payload untouched.
+
+Looks along as bytes pass: events are scanned for usage, errors and the end; a JSON answer's
+usage is read at its end. Nothing is held back and nothing is changed.
+"""
+
+import asyncio
+import socket
+import struct
+from enum import Enum
+
+from pointsman.wire.sse import SseScanner
+from pointsman.wire.usage import Usage, read_usage
+
+USAGE_BODY_BYTES_MAX = 1024 * 1024
+"""A longer JSON answer is not parsed for its usage: it would keep the loop for over 1 ms."""
+
+CHUNK_JOIN_BYTES_MAX = 16 * 1024
+"""Up to here framing is copied around a chunk; above, a vectored write is cheaper."""
+
+EVENT_STREAM = b"text/event-stream"
+KEEP_ALIVE_COMMENT = b": keep-alive\n\n"
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class Framing(Enum):
+    """How the client learns where the answer ends."""
+
+    LENGTH = "length"
+    CHUNKED = "chunked"
+    CLOSE = "close"  # HTTP/1.0 without a length
+
+
+class Relay:
+    """One answer. `open` it, `pass_on` its parts, then `finish` or break off."""
+
+    __slots__ = (
+        "_kept",
+        "_kept_bytes",
+        "_last",
+        "_transport",
+        "bytes_out",
+        "framing",
+        "is_stream",
+        "scanner",
+    )
+
+    def __init__(self, transport: asyncio.Transport, framing: Framing) -> None:
+        self._transport = transport
+        self.framing = framing
+        self.is_stream = False
+        self.scanner: SseScanner | None = None
+        self.bytes_out = 0
+        self._kept: list[bytes] | None = None
+        self._kept_bytes = 0
+        self._last = b"\n\n"
+
+    def scan_events(self) -> None:
+        """What passes is an event stream."""
+        self.is_stream = True
+        self.scanner = SseScanner()
+
+    def keep_for_usage(self) -> None:
+        """What passes is JSON."""
+        self._kept = []
+
+    def open(self, head: bytes, body: bytes, *, is_whole: bool) -> None:
+        """Send head and first bytes, and the end too if `is_whole`: all in one write."""
+        if body:
+            self._note(body)
+        if self.framing is not Framing.CHUNKED:
+            self._transport.write(head + body)
+            return
+        end = b"0\r\n\r\n" if is_whole else b""
+        chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+        self._transport.write(b"%b%b%b" % (head, chunk, end))
+
+    def pass_on(self, body: bytes) -> None:
+        """Send further bytes."""
+        self._note(body)
+        if self.framing is not Framing.CHUNKED:
+            self._transport.write(body)
+        elif len(body) <= CHUNK_JOIN_BYTES_MAX:
+            self._transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        else:
+            self._transport.writelines((b"%x\r\n" % len(body), body, b"\r\n"))
+
+    def finish(self, body: bytes) -> None:
+        """Send the last bytes, if any, and the end."""
+        if body:
+            self._note(body)
+        if self.framing is not Framing.CHUNKED:
+            self._transport.write(body)
+        elif body:
+            self._transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
+        else:
+            self._transport.write(b"0\r\n\r\n")
+
+    def comment(self) -> None:
+        """Send a comment, unless an event is under way."""
+        if self.at_event_end:
+            self._write_framed(KEEP_ALIVE_COMMENT)
+
+    def fail(self, events: bytes) -> None:
+        """Send error events; there is no end after them. The caller closes the connection."""
+        self._write_framed(events if self.at_event_end else b"\n\n" + events)
+
+    @property
+    def at_event_end(self) -> bool:
+        return self._last.endswith((b"\n\n", b"\n\r\n", b"\r\r"))
+
+    def usage(self) -> Usage | None:
+        """What the engine said it processed; complete once the answer is."""
+        if self.scanner is not None:
+            return self.scanner.usage
+        if self._kept:
+            return read_usage(b"".join(self._kept))
+        return None
+
+    def _note(self, body: bytes) -> None:
+        self.bytes_out += len(body)
+        if self.scanner is not None:
+            self.scanner.feed(body)
+            self._last = body
+        elif self._kept is not None:
+            self._kept_bytes += len(body)
+            if self._kept_bytes <= USAGE_BODY_BYTES_MAX:
+                self._kept.append(body)
+            else:
+                self._kept = None
+
+    def _write_framed(self, data: bytes) -> None:
+        if self.framing is Framing.CHUNKED:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        self._transport.write(data)
+
+
+def framing_lines(framing: Framing, length: int) -> bytes:
+    """The framing's header line."""
+    match framing:
+        case Framing.LENGTH:
+            return b"content-length: %d\r\n" % length
+        case Framing.CHUNKED:
+            return b"transfer-encoding: chunked\r\n"
+        case Framing.CLOSE:
+            return b""
+
+
+def is_event_stream(content_type: bytes) -> bool:
+    """Whether the answer is server-sent events."""
+    return content_type[:17].lower() == EVENT_STREAM
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """Drop the connection such that the client sees an error, not an end.
+
+    An answer that ends with its connection would pass for whole if it were closed cleanly.
+    """
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    transport.abort()

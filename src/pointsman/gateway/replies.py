@@ -1,0 +1,125 @@
+"""Answers of the gateway's own: errors in OpenAI's shape, CORS, and the bytes around them."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from pointsman.core.errors import ANSWERS, Reason
+from pointsman.gateway.heads import RequestHead, status_line
+from pointsman.wire.openai import error_body
+
+JSON = b"content-type: application/json\r\n"
+_EXPOSED = b"x-request-id, x-pointsman-node, x-pointsman-policy, x-pointsman-reason, retry-after"
+
+
+class Reply(msgspec.Struct, frozen=True, gc=False):
+    """A whole answer but for framing and request id. `lines` are header lines."""
+
+    status: int
+    body: bytes
+    lines: bytes = JSON
+
+
+def error_reply(
+    reason: Reason,
+    detail: str = "",
+    *,
+    param: str | None = None,
+    code: str | None = None,
+    retry_after_s: float | None = None,
+    allow: bytes = b"",
+) -> Reply:
+    """The answer that `reason` calls for. `detail` replaces the table's message.
+
+    `retry_after_s` raises the table's floor and is never shown where waiting does not help.
+    """
+    answer = ANSWERS[reason]
+    lines = [JSON, b"x-pointsman-reason: %b\r\n" % reason.encode()]
+    if answer.retry_after_s is not None:
+        wait_s = max(answer.retry_after_s, -int(-(retry_after_s or 0.0) // 1))
+        lines.append(b"retry-after: %d\r\n" % wait_s)
+    if allow:
+        lines.append(b"allow: %b\r\n" % allow)
+    body = error_body(detail or answer.message, answer.type, code or reason.value, param)
+    return Reply(answer.status, body, b"".join(lines))
+
+
+def stream_error(reason: Reason, detail: str = "") -> bytes:
+    """The same inside an event stream whose head is sent: an error event, then the end mark.
+
+    OpenAI's clients raise on the first and stop at the second.
+    """
+    answer = ANSWERS[reason]
+    return stream_error_of(error_body(detail or answer.message, answer.type, reason.value, None))
+
+
+def stream_error_of(body: bytes) -> bytes:
+    """An error body as events. What is no JSON of one line is not shown."""
+    try:
+        compact = msgspec.json.encode(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
+        line = compact.translate(None, b"\r\n")
+    except (msgspec.DecodeError, RecursionError):
+        answer = ANSWERS[Reason.NODE_BROKEN]
+        line = error_body(answer.message, answer.type, Reason.NODE_BROKEN.value, None)
+    return b"data: %b\n\ndata: [DONE]\n\n" % line
+
+
+def render(
+    reply: Reply, head: RequestHead | None, *, request_id: str, extra: bytes, close: bool
+) -> bytes:
+    """The reply's bytes. `head` is None where none could be read."""
+    no_body = head is not None and head.method == b"HEAD"
+    parts = [
+        status_line(reply.status),
+        reply.lines,
+        b"content-length: %d\r\n" % len(reply.body) if reply.status != 204 else b"",
+        b"x-request-id: %b\r\n" % request_id.encode(),
+        extra,
+        persistence(head, close=close),
+        b"\r\n",
+        b"" if no_body else reply.body,
+    ]
+    return b"".join(parts)
+
+
+def persistence(head: RequestHead | None, *, close: bool) -> bytes:
+    """The connection line: HTTP/1.1 stays open unless told, HTTP/1.0 closes unless told."""
+    if close:
+        return b"connection: close\r\n"
+    return b"connection: keep-alive\r\n" if head is not None and head.is_http_10 else b""
+
+
+class Cors:
+    """Which browser origins may call, and the header lines that say so."""
+
+    def __init__(self, origins: Sequence[str]) -> None:
+        self.enabled = bool(origins)
+        self._any = "*" in origins
+        self._origins = frozenset(origin.encode() for origin in origins)
+
+    def lines(self, origin: bytes | None) -> bytes:
+        """For an answer to a request from `origin`; empty where there is none to tell."""
+        if origin is None or not self._allows(origin):
+            return b""
+        return b"%baccess-control-expose-headers: %b\r\n" % (self._allow_line(origin), _EXPOSED)
+
+    def preflight(self, head: RequestHead, allow: bytes) -> Reply:
+        """The answer to OPTIONS: without a key, since browsers send none with it."""
+        lines = [b"allow: %b\r\n" % allow]
+        if head.origin is not None and self._allows(head.origin):
+            lines += (
+                self._allow_line(head.origin),
+                b"access-control-allow-methods: %b\r\n" % allow,
+                b"access-control-allow-headers: %b\r\n"
+                % (head.preflight_headers or b"authorization, content-type"),
+                b"access-control-max-age: 600\r\n",
+            )
+        return Reply(204, b"", b"".join(lines))
+
+    def _allows(self, origin: bytes) -> bool:
+        return self._any or origin in self._origins
+
+    def _allow_line(self, origin: bytes) -> bytes:
+        if self._any:
+            return b"access-control-allow-origin: *\r\n"
+        return b"access-control-allow-origin: %b\r\nvary: origin\r\n" % origin

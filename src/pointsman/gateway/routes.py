@@ -1,0 +1,112 @@
+"""The closed table of routes: what is handed to an engine, and what is answered here."""
+
+from enum import StrEnum
+from functools import lru_cache
+from urllib.parse import unquote
+
+import msgspec
+
+from pointsman.core.errors import Reason
+from pointsman.core.events import ModelCard
+from pointsman.gateway.replies import Reply, error_reply
+from pointsman.ports import Placer
+from pointsman.wire.openai import Endpoint, endpoint_of
+
+
+class LocalRoute(StrEnum):
+    """Answered without an engine."""
+
+    MODELS = "models"
+    MODEL = "model"
+    HEALTH = "health"
+    READY = "ready"
+    PREFLIGHT = "preflight"
+
+
+_LOCAL: dict[str, LocalRoute] = {
+    "/v1/models": LocalRoute.MODELS,
+    "/models": LocalRoute.MODELS,
+    "/health": LocalRoute.HEALTH,
+    "/ready": LocalRoute.READY,
+}
+_MODEL_PREFIX = "/v1/models/"
+_READ = b"GET, HEAD, OPTIONS"
+_POST = b"POST, OPTIONS"
+
+
+class NoRoute(msgspec.Struct, frozen=True):
+    """Nothing there, or not with this method; `allow` names those that work."""
+
+    reason: Reason
+    allow: bytes = b""
+
+
+Route = Endpoint | LocalRoute | NoRoute
+
+
+def route_of(method: bytes, path: str) -> Route:
+    """Where a request belongs."""
+    if method == b"POST" and (endpoint := endpoint_of(path)) is not None:
+        return endpoint
+    if method == b"OPTIONS":
+        return LocalRoute.PREFLIGHT
+    allowed = allowed_methods(path)
+    if not allowed:
+        return NoRoute(Reason.ROUTE_NOT_FOUND)
+    if allowed is _READ and method in (b"GET", b"HEAD"):
+        return _LOCAL.get(path, LocalRoute.MODEL)
+    return NoRoute(Reason.METHOD_NOT_ALLOWED, allowed)
+
+
+def allowed_methods(path: str) -> bytes:
+    """The value of an Allow header; empty for a path that is not there."""
+    if endpoint_of(path) is not None:
+        return _POST
+    if path in _LOCAL or (path.startswith(_MODEL_PREFIX) and len(path) > len(_MODEL_PREFIX)):
+        return _READ
+    return b""
+
+
+def health_reply() -> Reply:
+    """The process lives; whether it can place is `/ready`."""
+    return Reply(200, b'{"status":"ok"}')
+
+
+def ready_reply(placer: Placer, *, draining: bool) -> Reply:
+    """Whether a request sent here can be served."""
+    if draining:
+        return error_reply(Reason.DRAINING)
+    return Reply(200, b'{"status":"ready"}') if placer.ready() else error_reply(Reason.NO_NODE)
+
+
+def models_reply(placer: Placer) -> Reply:
+    """The registry as OpenAI lists models."""
+    return Reply(200, _list_body(tuple(placer.models())))
+
+
+def model_reply(placer: Placer, path: str) -> Reply:
+    """One model. Names may hold slashes, percent-encoded or not."""
+    name = unquote(path[len(_MODEL_PREFIX) :])
+    for card in placer.models():
+        if card.name == name:
+            return Reply(200, msgspec.json.encode(_entry(card)))
+    return error_reply(Reason.MODEL_NOT_FOUND, param="model")
+
+
+@lru_cache(maxsize=4)
+def _list_body(cards: tuple[ModelCard, ...]) -> bytes:
+    return msgspec.json.encode({"object": "list", "data": [_entry(card) for card in cards]})
+
+
+def _entry(card: ModelCard) -> dict[str, object]:
+    entry: dict[str, object] = {
+        "id": card.name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "pointsman",
+        "root": card.parent or card.name,
+        "parent": card.parent,
+    }
+    if card.context_tokens_max is not None:
+        entry["max_model_len"] = card.context_tokens_max
+    return entry

@@ -1,0 +1,165 @@
+"""From a client's head and body to what the scheduler is asked."""
+
+import zlib
+from collections.abc import Mapping
+
+from pointsman.core.blocks import Namespace, Prompt
+from pointsman.core.errors import Reason
+from pointsman.core.ids import ModelName, RequestId
+from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_LOW, PRIORITY_MAX, PRIORITY_NORMAL
+from pointsman.core.request import Request
+from pointsman.gateway.heads import RequestHead
+from pointsman.wire.openai import (
+    BadRequest,
+    Endpoint,
+    RoutingFields,
+    read_multipart_model,
+    read_request,
+)
+
+_PRIORITIES: Mapping[str, int] = {
+    "high": PRIORITY_HIGH,
+    "normal": PRIORITY_NORMAL,
+    "low": PRIORITY_LOW,
+}
+_TIERS: Mapping[str, int] = {"priority": PRIORITY_HIGH, "flex": PRIORITY_LOW}
+_HINT_CHARS_MAX = 256
+_SLO_TTFT_MS_MAX = 3_600_000.0
+
+
+class BodyRefused(Exception):  # noqa: N818 - named by whose fault it is
+    """The body's encoding is unknown, broken, or it is too large when decoded."""
+
+    def __init__(self, reason: Reason, detail: str = "") -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+def decoded_body(encoding: bytes, body: bytes, bytes_max: int) -> bytes:
+    """The body without its content encoding. Raises BodyRefused.
+
+    Decoding stops at `bytes_max`, so a small body cannot blow up to a large one.
+    """
+    if encoding in (b"", b"identity"):
+        return body
+    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
+        raise BodyRefused(Reason.ENCODING_UNSUPPORTED)
+    try:
+        return _inflated(body, bytes_max)
+    except zlib.error:
+        raise BodyRefused(Reason.BAD_REQUEST, "The body does not decode as its encoding.") from None
+
+
+def _inflated(body: bytes, bytes_max: int) -> bytes:
+    inflater = zlib.decompressobj(wbits=47)  # zlib or gzip, told apart by their heads
+    data = inflater.decompress(body, bytes_max + 1)
+    if len(data) > bytes_max:
+        raise BodyRefused(
+            Reason.BODY_TOO_LARGE, f"The decoded body is larger than {bytes_max} bytes."
+        )
+    if not inflater.eof or inflater.unused_data:
+        raise BodyRefused(Reason.BAD_REQUEST, "The compressed body is cut short or has a tail.")
+    return data
+
+
+def routing_fields(endpoint: Endpoint, head: RequestHead, body: bytes) -> RoutingFields:
+    """What placement depends on. Raises BadRequest."""
+    if head.content_type[:19].lower() == b"multipart/form-data":
+        model = read_multipart_model(head.content_type.decode("latin-1"), body)
+        return RoutingFields(model=model)
+    return read_request(endpoint, body)
+
+
+def core_request(request_id: RequestId, fields: RoutingFields, head: RequestHead) -> Request:
+    """The scheduler's view of a request. Raises BadRequest for a malformed hint.
+
+    Headers win over body fields that mean the same: who sets a header knows of this gateway.
+    """
+    model = ModelName(fields.model or "")
+    prompt = Prompt(
+        Namespace(model, fields.cache_salt or ""),
+        text=fields.prompt_text or b"",
+        tokens=fields.prompt_tokens,
+    )
+    if head.hints is None:
+        return Request(
+            id=request_id,
+            model=model,
+            prompt=prompt,
+            max_output_tokens=_output_tokens(fields),
+            stream=fields.stream,
+            priority=_body_priority(fields),
+            tenant=fields.safety_identifier or fields.user or "",
+            session=fields.prompt_cache_key or fields.previous_response_id,
+        )
+    hint = _Hints(head.hints).get
+    priority, slo_ttft = hint("priority"), hint("slo-ttft-ms")
+    return Request(
+        id=request_id,
+        model=model,
+        prompt=prompt,
+        max_output_tokens=_output_tokens(fields),
+        stream=fields.stream,
+        priority=_body_priority(fields) if priority is None else _priority(priority),
+        tenant=hint("tenant") or fields.safety_identifier or fields.user or "",
+        session=hint("session") or fields.prompt_cache_key or fields.previous_response_id,
+        pool=hint("pool"),
+        slo_ttft_s=None if slo_ttft is None else _slo_ttft_s(slo_ttft),
+    )
+
+
+def _output_tokens(fields: RoutingFields) -> int | None:
+    """Over all choices of all prompts: that is what the node has to generate."""
+    limit = fields.max_output_tokens
+    return None if limit is None else limit * fields.n * fields.prompts
+
+
+def _body_priority(fields: RoutingFields) -> int:
+    # vLLM's `priority` counts the other way: lower is sooner.
+    if fields.priority is not None:
+        return _clamped(-fields.priority)
+    return _TIERS.get(fields.service_tier or "", PRIORITY_NORMAL)
+
+
+def _clamped(priority: int) -> int:
+    return max(-PRIORITY_MAX, min(PRIORITY_MAX, priority))
+
+
+class _Hints:
+    """The x-pointsman-* fields as text."""
+
+    def __init__(self, hints: Mapping[bytes, bytes]) -> None:
+        self._hints = hints
+
+    def get(self, name: str) -> str | None:
+        """None if it is absent or empty. Raises BadRequest if it is too long."""
+        value = self._hints.get(name.encode(), b"").strip()
+        if len(value) > _HINT_CHARS_MAX:
+            raise _bad_hint(name, f"at most {_HINT_CHARS_MAX} characters")
+        return value.decode("latin-1") or None
+
+
+def _priority(value: str) -> int:
+    named = _PRIORITIES.get(value.lower())
+    if named is not None:
+        return named
+    try:
+        return _clamped(int(value))
+    except ValueError:
+        raise _bad_hint("priority", "high, normal, low or an integer") from None
+
+
+def _slo_ttft_s(value: str) -> float:
+    try:
+        slo_ttft_ms = float(value)
+    except ValueError:
+        slo_ttft_ms = -1.0
+    if not 0.0 < slo_ttft_ms <= _SLO_TTFT_MS_MAX:
+        raise _bad_hint("slo-ttft-ms", "milliseconds, above 0 and at most an hour")
+    return slo_ttft_ms / 1_000.0
+
+
+def _bad_hint(name: str, wanted: str) -> BadRequest:
+    header = f"x-pointsman-{name}"
+    return BadRequest(f"Invalid value for the header {header}. Send {wanted}.", header)

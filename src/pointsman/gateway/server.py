@@ -1,0 +1,167 @@
+"""Listening, the limits of the process, the sweep of deadlines, and the way down."""
+
+import asyncio
+import logging
+import resource
+
+import msgspec
+
+from pointsman.core.ids import NodeId
+from pointsman.gateway.connection import ClientConnection
+from pointsman.gateway.observer import GatewayObserver
+from pointsman.gateway.options import GatewayOptions
+from pointsman.gateway.shared import Shared
+from pointsman.ports import Placer
+
+DESCRIPTORS_RESERVED = 64
+"""File descriptors that are not connections: listeners, logs, the admin plane, scrapes."""
+
+log = logging.getLogger(__name__)
+
+
+class GatewayState(msgspec.Struct, frozen=True):
+    """Counts at one moment. `descriptors_max` is the process's limit, None without one."""
+
+    clients: int
+    clients_max: int
+    exchanges: int
+    engine_connections: int
+    engine_connections_idle: int
+    bodies_bytes: int
+    descriptors_max: int | None
+    draining: bool
+
+
+class Gateway:
+    """The HTTP data plane. Belongs to the loop that calls `start`, as its placer does."""
+
+    def __init__(
+        self,
+        placer: Placer,
+        options: GatewayOptions | None = None,
+        observer: GatewayObserver | None = None,
+    ) -> None:
+        self._options = options or GatewayOptions()
+        self._shared = Shared(self._options, placer, observer)
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._descriptors_max: int | None = None
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; port 0 takes a free one. Raises OSError if the address cannot be had."""
+        assert self._server is None, "started twice"
+        self._descriptors_max = raise_descriptor_limit()
+        self._shared.clients_max = self._carried_connections()
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: ClientConnection(self._shared),
+            host,
+            port,
+            backlog=self._options.backlog,
+            reuse_port=self._options.reuse_port or None,
+        )
+        self._sweeper = loop.call_later(self._options.sweep_s, self._sweep)
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        assert self._server is not None, "not started"
+        number: int = self._server.sockets[0].getsockname()[1]
+        return number
+
+    def state(self) -> GatewayState:
+        """What is open and under way."""
+        shared = self._shared
+        return GatewayState(
+            clients=len(shared.clients),
+            clients_max=shared.clients_max,
+            exchanges=len(shared.live),
+            engine_connections=shared.pools.open_count,
+            engine_connections_idle=shared.pools.idle_count,
+            bodies_bytes=shared.bodies_bytes,
+            descriptors_max=self._descriptors_max,
+            draining=shared.draining,
+        )
+
+    def forget_node(self, node_id: NodeId) -> None:
+        """An incarnation has ended: close its idle connections."""
+        self._shared.pools.forget(node_id)
+
+    async def drain(self) -> int:
+        """Take no more requests and let those under way finish, for up to `drain_s`.
+
+        Returns how many had to be cut off. The port stays open, so that /health answers and
+        newcomers are told. A second call, while the first one waits, cuts them off at once.
+        """
+        shared = self._shared
+        if not shared.draining:
+            shared.draining = True
+            for client in list(shared.clients):
+                client.close_if_idle()
+            await self._emptied()
+        left = len(shared.live)
+        for handler in list(shared.live.values()):
+            handler.cut_off()
+        return left
+
+    async def stop(self) -> None:
+        """Close everything now. A second call changes nothing."""
+        shared = self._shared
+        shared.draining = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._server is not None:
+            self._server.close()
+        for client in list(shared.clients):
+            client.abort()
+        await shared.pools.close()
+        while shared.clients:  # noqa: ASYNC110 - an aborted transport says so in the next round
+            await asyncio.sleep(0)
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    async def _emptied(self) -> None:
+        shared = self._shared
+        if not shared.live:
+            return
+        shared.emptied.clear()
+        try:
+            async with asyncio.timeout(self._options.drain_s):
+                await shared.emptied.wait()
+        except TimeoutError:
+            log.warning("%d exchanges did not end within the drain", len(shared.live))
+
+    def _sweep(self) -> None:
+        shared = self._shared
+        loop = asyncio.get_running_loop()
+        self._sweeper = loop.call_later(self._options.sweep_s, self._sweep)
+        now_s = shared.now_s()
+        for client in list(shared.clients):
+            try:
+                client.sweep(now_s)
+            except Exception:  # the driver's outermost loop: one client must not stop the sweep
+                log.exception("a deadline could not be handled")
+                client.abort()
+        shared.pools.sweep(now_s)
+
+    def _carried_connections(self) -> int:
+        """Each client may need a second descriptor, for its engine."""
+        if self._descriptors_max is None:
+            return self._options.connections_max
+        carried = max(1, (self._descriptors_max - DESCRIPTORS_RESERVED) // 2)
+        if carried < self._options.connections_max:
+            log.warning(
+                "%d file descriptors carry %d connections, not %d: raise the limit (ulimit -n)",
+                self._descriptors_max,
+                carried,
+                self._options.connections_max,
+            )
+        return min(carried, self._options.connections_max)
+
+
+def raise_descriptor_limit() -> int | None:
+    """Raise the soft limit of file descriptors to the hard one. The limit; None if unlimited."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return None if hard == resource.RLIM_INFINITY else hard

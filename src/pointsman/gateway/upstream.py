@@ -1,0 +1,378 @@
+"""Connections to engines: one pool a node incarnation, newest first out.
+
+An idle connection is kept for less time than engines keep theirs, and watched: what it
+receives or loses while idle closes it. Between our look and their close a race remains; the
+handler retries once, on a fresh connection, when a reused one dies before a byte.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+from pointsman.core.ids import NodeId
+from pointsman.gateway.heads import Header
+
+POOL_UNUSED_S = 60.0
+"""A pool with nothing in it is forgotten after this long: incarnations never come back."""
+
+REPLY_HEAD_BYTES_MAX = 64 * 1024
+"""Header bytes of an engine's reply; what is larger is broken, not a reply."""
+
+BODY_JOIN_BYTES_MAX = 16 * 1024
+"""Up to here a copy into one buffer is cheaper than a second entry in the write call."""
+
+log = logging.getLogger(__name__)
+
+
+class Attempt(Protocol):
+    """Who waits for a connection or a reply: told on the loop's thread, never after its end."""
+
+    def dialled(self, upstream: "UpstreamConnection") -> None:
+        """The connection asked for is there and is the attempt's."""
+        ...
+
+    def unreachable(self) -> None:
+        """There is none to be had."""
+        ...
+
+    def reply_progressed(self, upstream: "UpstreamConnection") -> None:
+        """Bytes came in: look at `status`, `pieces`, `complete`."""
+        ...
+
+    def reply_lost(self, upstream: "UpstreamConnection", *, is_http: bool) -> None:
+        """The connection ended, or what came is no HTTP, before the reply was complete."""
+        ...
+
+    def crashed(self) -> None:
+        """One of these calls raised: a bug. End whatever is under way."""
+        ...
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection to an engine, and the reply that it carries.
+
+    `pieces` are body bytes not taken yet; `take` empties them. `length` is the reply's own
+    content-length, None where it is chunked or ends with the connection.
+    """
+
+    transport: asyncio.Transport
+
+    def __init__(self, pool: "NodePool") -> None:
+        self.pool = pool
+        self.is_reused = False
+        self.idle_since_s = 0.0
+        self.pieces: list[bytes] = []
+        self.on_body = self.pieces.append  # the parser calls the list itself: no frame a chunk
+        self._attempt: Attempt | None = None
+        self._is_lost = False
+        self._parser = httptools.HttpResponseParser(self)
+        self._reset()
+
+    def _reset(self) -> None:
+        self.status = 0
+        self.headers: list[Header] = []
+        self.length: int | None = None
+        self.content_type = b""
+        self.is_chunked = False
+        self.has_head = False
+        self.has_bytes = False
+        self.complete = False
+        self._head_bytes = 0
+        self._stays_open = False
+
+    # --- the attempt's side -------------------------------------------------------------
+
+    def send(self, attempt: Attempt, head: bytes, body: bytes) -> None:
+        """Write a request; `attempt` hears of the reply."""
+        assert self._attempt is None, "one request at a time"
+        self._attempt = attempt
+        if len(body) <= BODY_JOIN_BYTES_MAX:
+            self.transport.write(head + body)
+        else:
+            self.transport.writelines((head, body))
+
+    def take(self) -> bytes:
+        """The body bytes that came in since the last call."""
+        pieces = self.pieces
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        return body
+
+    def release(self, now_s: float) -> None:
+        """The reply is taken whole: back to the pool, if both sides keep it open."""
+        assert self.complete, "only a whole reply leaves a clean connection"
+        self._attempt = None
+        if self._is_lost or not self._stays_open or self.transport.get_write_buffer_size():
+            self.close()
+            return
+        self.transport.resume_reading()
+        self._reset()
+        self.is_reused = True
+        self.idle_since_s = now_s
+        self.pool.put(self)
+
+    def abort(self) -> None:
+        """Drop it now, with whatever is under way: the engine sees the client leave."""
+        self._attempt = None
+        if not self._is_lost:
+            self.transport.abort()
+
+    def close(self) -> None:
+        """Close an idle connection."""
+        self._attempt = None
+        if not self._is_lost:
+            self.transport.close()
+
+    @property
+    def is_usable(self) -> bool:
+        """Nothing says that it is closed."""
+        return not (self._is_lost or self.transport.is_closing())
+
+    # --- the transport's side -----------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not derive from asyncio's.
+        self.transport = transport = cast("asyncio.Transport", transport)
+        self.pool.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        attempt = self._attempt
+        if attempt is None:  # idle, or left behind: nothing is due
+            self.pool.remove(self)
+            self.abort()
+            return
+        self.has_bytes = True
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._stays_open = False
+            if not self.complete:  # what follows a whole reply is not ours to judge
+                self._lose(attempt, is_http=False)
+                return
+        try:
+            attempt.reply_progressed(self)
+        except Exception:  # the driver's outermost loop: one request must not take others along
+            log.exception("a reply could not be handled")
+            self.abort()
+            attempt.crashed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        self.pool.lost(self)
+        attempt = self._attempt
+        if attempt is None:
+            return
+        if exc is None and self.has_head and self.length is None and not self.is_chunked:
+            self.complete = True  # this reply ends with its connection
+            attempt.reply_progressed(self)
+        else:
+            self._lose(attempt, is_http=True)
+
+    def _lose(self, attempt: Attempt, *, is_http: bool) -> None:
+        self.abort()
+        attempt.reply_lost(self, is_http=is_http)
+
+    # --- the parser's side --------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.has_head:
+            return  # a trailer
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > REPLY_HEAD_BYTES_MAX:
+            raise httptools.HttpParserError("the reply's head is too large")
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        if self.complete:
+            raise httptools.HttpParserError("a second reply to one request")
+        self.status = self._parser.get_status_code()
+        self.has_head = True
+        for name, value in self.headers:
+            size = len(name)
+            if size == 12 and name.lower() == b"content-type":
+                self.content_type = value
+            elif size == 14 and name.lower() == b"content-length":
+                self.length = int(value)
+            elif size == 17 and name.lower() == b"transfer-encoding":
+                self.is_chunked = True
+
+    def on_message_complete(self) -> None:
+        if self.status < 200:  # 100, 102, 103: hints about a reply, not the reply
+            self._reset()
+            self.has_bytes = True
+            return
+        self.complete = True
+        self._stays_open = self._parser.should_keep_alive()
+
+
+class NodePool:
+    """The connections to one incarnation of a node. A URL's path, if any, prefixes targets."""
+
+    def __init__(self, pools: "Pools", node_id: NodeId, url: str) -> None:
+        parts = urlsplit(url)
+        self.node_id = node_id
+        self.host = parts.hostname or ""
+        self.is_tls = parts.scheme == "https"
+        self.port = parts.port or (443 if self.is_tls else 80)
+        self.base_path = parts.path.rstrip("/").encode()
+        authority = f"[{self.host}]" if ":" in self.host else self.host
+        if parts.port is not None:
+            authority += f":{parts.port}"
+        self.host_line = f"host: {authority}\r\n".encode()
+        self.used_s = 0.0
+        self.idle: list[UpstreamConnection] = []
+        self.open_count = 0
+        self._pools = pools
+
+    def take(self, now_s: float) -> UpstreamConnection | None:
+        """The connection that was idle for the shortest time, None if none is fresh."""
+        self.used_s = now_s
+        while self.idle:
+            upstream = self.idle.pop()
+            if upstream.is_usable and now_s - upstream.idle_since_s < self._pools.idle_s:
+                return upstream
+            upstream.close()
+        return None
+
+    def put(self, upstream: UpstreamConnection) -> None:
+        self.used_s = upstream.idle_since_s
+        if self._pools.is_closed or len(self.idle) >= self._pools.idle_max:
+            upstream.close()
+        else:
+            self.idle.append(upstream)
+
+    def remove(self, upstream: UpstreamConnection) -> None:
+        if upstream in self.idle:
+            self.idle.remove(upstream)
+
+    def opened(self, upstream: UpstreamConnection) -> None:
+        self.open_count += 1
+
+    def lost(self, upstream: UpstreamConnection) -> None:
+        self.open_count -= 1
+        self.remove(upstream)
+
+    def expire(self, before_s: float) -> None:
+        """Close what has been idle since before `before_s`: the oldest are in front."""
+        stale = 0
+        while stale < len(self.idle) and self.idle[stale].idle_since_s < before_s:
+            stale += 1
+        expired, self.idle[:stale] = self.idle[:stale], []
+        for upstream in expired:
+            upstream.close()
+
+
+class Dial:
+    """A connection being made for an attempt. After `cancel` the attempt hears nothing."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt: Attempt | None = attempt
+        self.task: asyncio.Task[None] | None = None
+
+    def cancel(self) -> None:
+        self._attempt = None
+        if self.task is not None:
+            self.task.cancel()
+
+    async def run(self, pool: NodePool, tls: ssl.SSLContext | None) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            _, upstream = await loop.create_connection(
+                lambda: UpstreamConnection(pool), pool.host, pool.port, ssl=tls
+            )
+        except OSError:
+            self._tell(lambda attempt: attempt.unreachable())
+            return
+        if self._attempt is None:
+            upstream.abort()
+            return
+        self._tell(lambda attempt: attempt.dialled(upstream))
+
+    def _tell(self, call: Callable[[Attempt], None]) -> None:
+        attempt, self._attempt = self._attempt, None
+        if attempt is None:
+            return
+        try:
+            call(attempt)
+        except Exception:  # the driver's outermost loop; the attempt has settled itself
+            log.exception("a connection could not be used")
+            attempt.crashed()
+
+
+class Pools:
+    """All connections to engines. Owns the tasks that dial; `close` ends both."""
+
+    def __init__(self, *, idle_s: float, idle_max: int) -> None:
+        self.idle_s = idle_s
+        self.idle_max = idle_max
+        self.is_closed = False
+        self._nodes: dict[NodeId, NodePool] = {}
+        self._dials: dict[asyncio.Task[None], None] = {}
+        self._tls: ssl.SSLContext | None = None
+
+    def node(self, node_id: NodeId, url: str) -> NodePool:
+        """The pool of an incarnation."""
+        pool = self._nodes.get(node_id)
+        if pool is None:
+            pool = self._nodes[node_id] = NodePool(self, node_id, url)
+        return pool
+
+    def dial(self, pool: NodePool, attempt: Attempt) -> Dial:
+        """Begin a fresh connection; `attempt` is told of it, after this call has returned."""
+        dial = Dial(attempt)
+        task = asyncio.get_running_loop().create_task(dial.run(pool, self._tls_for(pool)))
+        dial.task = task
+        self._dials[task] = None
+        task.add_done_callback(self._dialled)
+        return dial
+
+    def forget(self, node_id: NodeId) -> None:
+        """An incarnation has ended: its idle connections close, running requests go on."""
+        pool = self._nodes.pop(node_id, None)
+        if pool is not None:
+            pool.expire(float("inf"))
+
+    def sweep(self, now_s: float) -> None:
+        """Close what was idle for too long, forget pools out of use."""
+        unused: list[NodeId] = []
+        for pool in self._nodes.values():
+            pool.expire(now_s - self.idle_s)
+            if not pool.open_count and now_s - pool.used_s > POOL_UNUSED_S:
+                unused.append(pool.node_id)
+        for node_id in unused:
+            del self._nodes[node_id]
+
+    async def close(self) -> None:
+        """Close what is idle, end what is being dialled."""
+        self.is_closed = True
+        for node_id in list(self._nodes):
+            self.forget(node_id)
+        dials = list(self._dials)
+        for task in dials:
+            task.cancel()
+        await asyncio.gather(*dials, return_exceptions=True)
+
+    @property
+    def idle_count(self) -> int:
+        return sum(len(pool.idle) for pool in self._nodes.values())
+
+    @property
+    def open_count(self) -> int:
+        return sum(pool.open_count for pool in self._nodes.values())
+
+    def _dialled(self, task: asyncio.Task[None]) -> None:
+        self._dials.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a dial failed", exc_info=error)
+
+    def _tls_for(self, pool: NodePool) -> ssl.SSLContext | None:
+        if not pool.is_tls:
+            return None
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
