@@ -119,13 +119,19 @@ def _leave(code: int, message: str) -> NoReturn:
 
 # --- for people ---------------------------------------------------------------------------
 
-_TERMS = ("queue_s", "prefill_s", "kv_wait_s", "decode_s", "stall_s", "slowdown_s", "score")
+_TERMS = ("queue_s", "prefill_s", "kv_wait_s", "decode_s", "stall_s", "slowdown_s")
+_HEADERS = ("hit", "new", "running", "queue", "prefill", "kv wait", "decode", "stall", "slowdown")
+
+_COLUMNS_MIN = 110
+"""Width of a table that goes into a pipe or a file, where nobody's terminal is the measure."""
 
 
 def _print(decisions: list[Decision]) -> None:
     from rich.console import Console  # noqa: PLC0415 - only where a table is drawn
 
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=_COLUMNS_MIN)
     for decision in decisions:
         where = f" on {decision.node}" if decision.node else ""
         console.print(
@@ -150,11 +156,9 @@ def _table(decision: Decision) -> "Table":
     from rich.table import Table  # noqa: PLC0415 - as above
 
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("node")
-    for column in ("hit", "new", "in flight", "queue", "prefill", "kv wait", "decode", "stall"):
-        table.add_column(column, justify="right")
-    table.add_column("slowdown", justify="right")
-    table.add_column("score", justify="right")
+    table.add_column("node", no_wrap=True)
+    for header in (*_HEADERS, "score"):
+        table.add_column(header, justify="right", no_wrap=True)
     for candidate in decision.candidates:
         style = "bold" if candidate.node == decision.node else ""
         table.add_row(*_cells(candidate), style=style)
@@ -164,14 +168,16 @@ def _table(decision: Decision) -> "Table":
 def _cells(candidate: Candidate) -> list[str]:
     counts = [candidate.hit_tokens, candidate.new_tokens, candidate.inflight]
     terms = [f"{getattr(candidate, term) * 1_000:.1f}" for term in _TERMS]
-    name = candidate.node if candidate.calibrated else f"{candidate.node} *"
-    return [name, *map(str, counts), *terms]
+    name = candidate.node if candidate.calibrated else f"{candidate.node}*"
+    return [name, *map(str, counts), *terms, f"{candidate.score:.4g}"]
 
 
 def _remarks(decision: Decision) -> str:
     lines = []
     if decision.candidates:
-        lines.append("times in ms, hit and new in tokens; * speeds assumed, not learned yet")
+        lines.append(
+            "hit and new in tokens, times in ms, score: lower is better; * speeds not learned yet"
+        )
     if decision.candidate_count > len(decision.candidates) > 0:
         lines.append(f"{decision.candidate_count} candidates, the best are shown")
     if decision.tie_count > 1:
