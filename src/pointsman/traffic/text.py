@@ -13,6 +13,7 @@ MIX is coprime to 26, so the map is a bijection: ids that differ below W^4 never
 """
 
 import string
+from functools import lru_cache
 from itertools import product
 from random import Random
 
@@ -21,6 +22,9 @@ import xxhash
 from pointsman.traffic.request import BLOCK_TOKENS_MAX, TrafficRequest
 
 TOKEN_BYTES = 4
+KEPT_BLOCKS_MAX = 16_384
+KEPT_TOKENS_MAX = 512
+"""Blocks come again in each turn of a conversation: those written last are kept, 32 MiB at most."""
 _WORDS = tuple("".join(letters) + " " for letters in product(string.ascii_lowercase, repeat=3))
 _BASE = len(_WORDS)
 _IDS = _BASE**4
@@ -38,6 +42,7 @@ class PromptWriter:
 
     def __init__(self, *, salt: str = "") -> None:
         self._offset = xxhash.xxh64_intdigest(salt.encode())
+        self._block = lru_cache(KEPT_BLOCKS_MAX)(self._write)
         self._pool = "".join(Random(0).choices(_WORDS, k=_POOL_TOKENS))
 
     def prompt(self, request: TrafficRequest, *, index: int) -> str:
@@ -49,20 +54,21 @@ class PromptWriter:
         assert size <= BLOCK_TOKENS_MAX, f"block of {size} tokens"
         assert size > 0 or not request.block_ids, "blocks without a size"
         tokens_left = request.input_tokens
+        block = self._block if size <= KEPT_TOKENS_MAX else self._write
         parts = []
         for block_id in request.block_ids:
             if tokens_left <= 0:
                 break
-            parts.append(self._block(block_id, min(size, tokens_left)))
+            parts.append(block(block_id, min(size, tokens_left)))
             tokens_left -= size
         own = -1 - index * _OWN_STRIDE  # below zero: apart from the ids of traces and generators
         while tokens_left > 0:
-            parts.append(self._block(own, min(BLOCK_TOKENS_MAX, tokens_left)))
+            parts.append(self._write(own, min(BLOCK_TOKENS_MAX, tokens_left)))
             tokens_left -= BLOCK_TOKENS_MAX
             own -= 1
         return "".join(parts)
 
-    def _block(self, block_id: int, tokens: int) -> str:
+    def _write(self, block_id: int, tokens: int) -> str:
         """The first `tokens` words of a block."""
         written = (block_id * _MIX + self._offset) % _IDS
         upper, lower = divmod(written, _BASE * _BASE)
