@@ -12,7 +12,7 @@ from pointsman.engines.simulated import RunningEngine
 from tests.support.engines import running_engine
 
 BODY: dict[str, object] = {"model": "sim", "prompt": "abc " * 40, "max_tokens": 8}
-LONG_TOKENS = 4000
+LONG_TOKENS = 40_000  # some seconds: longer than a busy machine stalls
 LONG = {**BODY, "max_tokens": LONG_TOKENS}
 
 
@@ -104,6 +104,7 @@ async def test_hang_accepts_and_never_answers(
 async def test_hang_stalls_what_is_running_and_ends(
     http: aiohttp.ClientSession, engine: RunningEngine
 ) -> None:
+    await simulate(http, slow=500)
     running = asyncio.create_task(chunks(http, {**BODY, "max_tokens": 300}))
     await until(lambda: engine.engine.driver.steps > 3)
     await simulate(http, hang=True)
@@ -111,7 +112,7 @@ async def test_hang_stalls_what_is_running_and_ends(
     await asyncio.sleep(0.1)
     assert engine.engine.driver.steps == steps
     assert not running.done()
-    await simulate(http, hang=False)
+    await simulate(http, hang=False, slow=1)
     lines, complete = await running
     assert complete
     assert len(lines) == 301

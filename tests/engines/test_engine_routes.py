@@ -373,6 +373,11 @@ async def test_errors_have_vllm_shapes(http: aiohttp.ClientSession) -> None:
         assert (await response.json())["error"]["type"] == "Bad Request"
 
 
+async def test_a_client_that_waits_for_100_continue_gets_it(http: aiohttp.ClientSession) -> None:
+    async with http.post("/v1/completions", json={"prompt": "a"}, expect100=True) as response:
+        assert response.status == 200
+
+
 async def test_malformed_tools_are_refused(http: aiohttp.ClientSession) -> None:
     for tools in ([{"function": {"name": 3}}], [7]):
         await post(http, "/v1/chat/completions", {**CHAT, "tools": tools}, status=400)

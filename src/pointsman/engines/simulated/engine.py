@@ -86,6 +86,8 @@ class SimulatedEngine:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one HTTP request."""
         route = self._routes.get((request.method, request.path))
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
             if route is None:
                 known = any(path == request.path for _method, path in self._routes)
@@ -136,9 +138,9 @@ class SimulatedEngine:
                 reply_id=self.reply_id(request, id_prefix),
                 priority=_priority(request, ask.priority),
             )
-            self._check_queue(len(reply.choices))
             dialect = dialect_type(reply)
             await self._thaw()
+            self._check_queue(len(reply.choices))
             if ask.stream:
                 return await self._answer_stream(request, dialect)
             return await self._answer_whole(request, dialect)
@@ -160,8 +162,8 @@ class SimulatedEngine:
         jobs = self._planner.pooling_jobs(prompts, model)
         if not jobs:
             return
-        self._check_queue(len(jobs))
         await self._thaw()
+        self._check_queue(len(jobs))
         self.load += 1
         try:
             await self._wait_for(request, jobs, {})
