@@ -167,11 +167,18 @@ def test_runs_that_differ_are_called_out() -> None:
 
 def test_tables_say_what_there_is() -> None:
     target = StringIO()
-    console = Console(file=target, width=160)
-    print_run(console, run(interrupted=True))
+    console = Console(file=target, width=100)
+    print_run(console, run("[bold]er", interrupted=True))
     print_comparison(console, [run("base"), run("new", records=RECORDS[:2])])
     text = target.getvalue()
-    for said in ("3 errors", "1 interrupted", "stopped early", "503 <full>", "TTFT", "hit ratio"):
+    for said in (
+        "[bold]er",
+        "3 errors",
+        "1 interrupted · stopped early",
+        "503 <full>",
+        "TTFT",
+        "hit ratio",
+    ):
         assert said in text
     assert all(metric.name in text for metric in metrics())
 

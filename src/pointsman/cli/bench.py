@@ -40,6 +40,8 @@ from pointsman.traffic.trace import Trace, TraceError, read_trace
 
 REQUESTS_DEFAULT = 200
 CONCURRENCY_DEFAULT = 16
+PIPE_COLUMNS = 160
+"""Of tables that go to a file: there is no terminal to be too narrow for them."""
 FILES_SPARE = 64
 """Descriptors left for everything but connections."""
 
@@ -290,7 +292,7 @@ def _write(runs: Sequence[Run], json_file: str | None, html_file: Path | None) -
         sys.stdout.buffer.write(encode_runs(runs))
         sys.stdout.buffer.flush()
     else:
-        console = Console()
+        console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
         if len(runs) == 1:
             print_run(console, runs[0])
         else:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from pointsman.report.rows import (
@@ -23,10 +24,10 @@ from pointsman.report.summary import Quantiles, Summary
 def print_run(console: Console, run: Run) -> None:
     """One run: totals, latencies, nodes, errors."""
     summary = run.summary()
-    console.print(f"[bold]{run.label}[/bold]  {run.target}  {run.model}", highlight=False)
-    console.print(_totals(run, summary), highlight=False)
+    _say(console, f"[bold]{escape(run.label)}[/bold]  {escape(run.target)}  {escape(run.model)}")
+    _say(console, _totals(run, summary))
     for note in run.workload.notes:
-        console.print(f"[dim]{note}[/dim]", highlight=False)
+        _say(console, f"[dim]{escape(note)}[/dim]")
     console.print(_latencies(summary))
     if summary.nodes:
         console.print(_nodes(summary))
@@ -36,10 +37,10 @@ def print_run(console: Console, run: Run) -> None:
 
 def print_comparison(console: Console, runs: Sequence[Run]) -> None:
     """Each run's numbers and, from the second on, their ratio to the first run's."""
-    table = Table(title=f"compared with {runs[0].label}", title_justify="left")
+    table = Table(title=f"compared with {escape(runs[0].label)}", title_justify="left")
     table.add_column("")
     for place, run in enumerate(runs):
-        table.add_column(run.label, justify="right")
+        table.add_column(escape(run.label), justify="right")
         if place:
             table.add_column(TIMES, justify="right")
     summaries = [run.summary() for run in runs]
@@ -53,7 +54,12 @@ def print_comparison(console: Console, runs: Sequence[Run]) -> None:
         table.add_row(metric.name, *cells)
     console.print(table)
     for note in differences(runs):
-        console.print(f"[yellow]{note}[/yellow]", highlight=False)
+        _say(console, f"[yellow]{escape(note)}[/yellow]")
+
+
+def _say(console: Console, markup: str) -> None:
+    """One line, however narrow the terminal: it is copied and searched for."""
+    console.print(markup, highlight=False, soft_wrap=True)
 
 
 def _better(value: float | None, base: float | None, direction: int) -> int:
@@ -104,7 +110,7 @@ def _nodes(summary: Summary) -> Table:
         column.justify = "right"
     for node in summary.nodes:
         table.add_row(
-            node.node,
+            escape(node.node),
             count(node.requests),
             percent(node.request_share),
             count(node.input_tokens),
@@ -119,5 +125,6 @@ def _errors(summary: Summary) -> Table:
     table = Table("errors", "outcome", "cause", "first message")
     table.columns[0].justify = "right"
     for group in summary.error_groups:
-        table.add_row(str(group.requests), group.outcome, group.cause, group.example)
+        cells = (str(group.requests), group.outcome, group.cause, group.example)
+        table.add_row(*map(escape, cells))
     return table
