@@ -18,9 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.driver import Driver, request, teach, told
 
-from core.driver import Driver, request, told
-from pointsman.core.calibration import Calibration
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import NodeDraining, NodeLeft, NodeProbed, PolicyChosen
 from pointsman.core.limits import PROBE_FAILURES_MAX, PROBE_SUCCESSES_MIN
@@ -63,7 +62,8 @@ class Play:
         options = dict(word.split("=", 1) for word in words if "=" in word)
         names = [word for word in words if "=" not in word]
         method: Callable[..., list[str]] = getattr(self, f"do_{verb}")
-        return method(*names, **options)
+        lines: list[str] = method(*names, **options)
+        return lines
 
     def do_node(
         self, name: str, kv: str = "10000", limit: str = "", pool: str = "default"
@@ -166,25 +166,3 @@ _SHORT: dict[str, tuple[str, Callable[[str], object]]] = {
     "hold": ("hold_s", float),
     "stream": ("stream", lambda word: word == "yes"),
 }
-
-
-def teach(calibration: Calibration) -> None:
-    """Samples that agree with what is believed already: calibrated, at the prior's speeds."""
-    speeds = calibration.speeds()
-    for i in range(1, 41):
-        tokens, batch = 200 * i, 1 + i % 8
-        calibration.observe_prefill(
-            tokens_ahead=0,
-            tokens_own=tokens,
-            attention_ahead=0.0,
-            attention_own=tokens * tokens / 2,
-            ttft_s=speeds.dispatch_s
-            + tokens * speeds.prefill_s_per_token
-            + tokens * tokens / 2 * speeds.attention_s_per_token2,
-        )
-        calibration.observe_decode(
-            batch_mean=batch,
-            kv_tokens_mean=1000.0 * i,
-            step_s=speeds.step_s + speeds.sequence_s * batch + speeds.kv_token_s * 1000 * i,
-        )
-    assert calibration.calibrated

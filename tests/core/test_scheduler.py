@@ -1,9 +1,8 @@
 """The spine: events in, effects out."""
 
 import pytest
+from support.driver import MODEL, Driver, request, teach, told
 
-from core.driver import MODEL, Driver, request, told
-from core.test_scenarios import teach
 from pointsman.core.decision import Ruling
 from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.events import (
@@ -318,6 +317,4 @@ def test_trust_is_shown() -> None:
 def test_effects_can_be_told() -> None:
     driver = Driver()
     driver.ready("a")
-    assert told(driver.arrive("r1")) == [
-        "placed r1 on a: least tokens to prefill times requests"
-    ]
+    assert told(driver.arrive("r1")) == ["placed r1 on a: least tokens to prefill times requests"]

@@ -4,8 +4,8 @@ duplicate and late messages leaves exactly what is really held."""
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from support.driver import Driver
 
-from core.driver import Driver
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import (
     Effect,
@@ -56,9 +56,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         stream=st.booleans(),
         output=st.integers(0, 200),
     )
-    def arrive(
-        self, request_id: str, words: int, priority: int, stream: bool, output: int
-    ) -> None:
+    def arrive(self, request_id: str, words: int, priority: int, stream: bool, output: int) -> None:
         if request_id in self.placed or request_id in self.held:
             return
         self.take(
@@ -125,7 +123,6 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_leaks(self) -> None:
         scheduler = self.driver.scheduler
-        scheduler.check()
         assert scheduler.in_flight == len(self.placed)
         assert scheduler.held == len(self.held)
         views = scheduler.nodes(self.driver.now_s)
@@ -144,6 +141,6 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 SchedulerMachine.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=50, deadline=None
+    max_examples=40, stateful_step_count=50, deadline=None
 )
 TestSchedulerMachine = SchedulerMachine.TestCase

@@ -42,7 +42,10 @@ class Health(StrEnum):
 
 
 class Work:
-    """What one request adds to its node until it settles. Booked once, unbooked once."""
+    """What one request adds to its node until it settles. Booked once, unbooked once.
+
+    `prefill_s` is work, without the engine's fixed latency: it adds up in a queue.
+    """
 
     __slots__ = ("attention", "kv_tokens", "new_tokens", "output_tokens", "prefill_s")
 

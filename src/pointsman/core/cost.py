@@ -3,16 +3,20 @@
 With L prompt tokens of which n are not cached there, O expected output tokens, B requests in
 flight there holding K tokens, and the node's learned speeds:
 
-    queue_s     = prefill seconds placed there that have not begun to stream
-    prefill_s   = dispatch + n·prefill + n·(L - n/2)·attention
+    queue_s     = prefill work placed there that has not begun to stream
+    work_s      = n·prefill + n·(L - n/2)·attention
+    prefill_s   = dispatch + work_s
     decode_s    = O · (step + sequence·(B+1) + kv_token·(K + L + O/2))
     kv_wait_s   = decode_s · missing blocks / leased blocks     (0 where the lease fits)
     running_s   = what is left of the requests in flight, half of their output on average
-    stall_s     = prefill_s · B                                 (imposed on the others)
+    stall_s     = work_s · (B + 1)                              (imposed on the others)
     slowdown_s  = ½ · O · (sequence + kv_token·L) · B           (imposed on the others)
 
 The model is that of chunked prefill beside continuous batching: a prefill delays every
-sequence that decodes there, and a longer batch makes every step longer.
+sequence that decodes there, and a longer batch makes every step longer. The one more that
+stall_s counts is the next to arrive: without it, work on an idle node would be free, and a
+burst of siblings would compute their prefix once on every idle node. `dispatch` is latency
+and not work: requests that wait behind each other do not add it up.
 """
 
 from math import ceil
@@ -45,6 +49,7 @@ class CostRow(msgspec.Struct, gc=False):
     inflight: int
     queue_tokens: int
     queue_s: float
+    work_s: float
     prefill_s: float
     kv_wait_s: float
     running_s: float
@@ -80,11 +85,7 @@ def cost_row(
     attention = new * (prompt - new / 2)
     speeds = node.speeds
     batch = node.inflight + node.foreign(now_s)
-    prefill_s = (
-        speeds.dispatch_s
-        + new * speeds.prefill_s_per_token
-        + attention * speeds.attention_s_per_token2
-    )
+    work_s = new * speeds.prefill_s_per_token + attention * speeds.attention_s_per_token2
     resident = node.kv_tokens + prompt + output / 2
     step_s = speeds.step_s + speeds.sequence_s * (batch + 1) + speeds.kv_token_s * resident
     decode_s = output * step_s
@@ -99,11 +100,12 @@ def cost_row(
         batch,
         node.queue_tokens,
         node.queue_ahead_s(now_s),
-        prefill_s,
+        work_s,
+        speeds.dispatch_s + work_s,
         0.0 if fits else _kv_wait_s(node, ledger, blocks, decode_s),
         running_s(node),
         decode_s,
-        prefill_s * batch,
+        work_s * (batch + 1),
         0.5 * output * (speeds.sequence_s + speeds.kv_token_s * prompt) * batch,
         blocks,
         fits,

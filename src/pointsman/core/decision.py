@@ -19,10 +19,10 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     """One node's costs for one request, each term in seconds.
 
     queue_s      work ahead of it: prefill seconds placed there and not yet begun to stream
-    prefill_s    its own uncached prompt
+    prefill_s    its own uncached prompt, and the engine's fixed latency
     kv_wait_s    until enough KV blocks are free
     decode_s     its own output
-    stall_s      what its prefill takes from the requests that decode there
+    stall_s      what its prefill takes from the requests that decode there and from the next
     slowdown_s   what its decoding takes from them
     score        the policy's, lower is better; in seconds for the cost policies
     """

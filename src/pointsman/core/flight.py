@@ -64,7 +64,7 @@ class Flight:
         self.work = Work(
             new_tokens=row.new_tokens,
             attention=row.attention,
-            prefill_s=row.prefill_s,
+            prefill_s=row.work_s,
             kv_tokens=demand.prompt_tokens + demand.output_tokens // 2,
             output_tokens=demand.output_tokens,
         )

