@@ -3,10 +3,10 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from support.driver import request
 
 from pointsman.core.admission.held import HeldQueue
 from pointsman.core.ids import RequestId
+from tests.support.driver import request
 
 
 def ids(queue: HeldQueue) -> list[str]:

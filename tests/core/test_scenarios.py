@@ -18,11 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.driver import Driver, request, teach, told
 
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import NodeDraining, NodeLeft, NodeProbed, PolicyChosen
 from pointsman.core.limits import PROBE_FAILURES_MAX, PROBE_SUCCESSES_MIN
+from tests.support.driver import Driver, request, teach, told
 
 FILES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 

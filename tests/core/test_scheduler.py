@@ -1,7 +1,6 @@
 """The spine: events in, effects out."""
 
 import pytest
-from support.driver import MODEL, Driver, request, teach, told
 
 from pointsman.core.decision import Ruling
 from pointsman.core.errors import EndCause, FailureKind, Reason
@@ -21,6 +20,7 @@ from pointsman.core.limits import BUSY_ATTEMPTS_MAX
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.policies import catalog
 from pointsman.core.request import Outcome
+from tests.support.driver import MODEL, Driver, request, teach, told
 
 
 def placed(driver: Driver, request_id: str, text: str = "hello", **fields: object) -> Placed:

@@ -4,7 +4,6 @@ duplicate and late messages leaves exactly what is really held."""
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from support.driver import Driver
 
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import (
@@ -20,6 +19,7 @@ from pointsman.core.events import (
 from pointsman.core.ids import NodeId
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.policies import catalog
+from tests.support.driver import Driver
 
 NODES = st.sampled_from(["a", "b", "c"])
 REQUESTS = st.integers(0, 15).map(lambda i: f"r{i}")
