@@ -200,6 +200,7 @@ async def test_scrapes_are_frequent_while_requests_are_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with fake_engine() as engine, running_cluster() as cluster:
+        monkeypatch.setattr(prober, "PROBE_INTERVAL_S", 3_600.0)
         monkeypatch.setattr(scraper, "INTERVAL_S_IDLE_MIN", 3_600.0)
         monkeypatch.setattr(scraper, "INTERVAL_S_IDLE_MAX", 3_600.0)
         cluster.add(engine.url)

@@ -60,6 +60,7 @@ class Prober:
         if self._successes == SUCCESSES_TO_RECOVER:
             self._link.describe_soon.set()  # it may have come back as another
         self._link.tally.probes_good.add()
+        self._link.scrape_soon.set()  # while the connection is open
         self._link.service.submit(NodeProbed(node_id, healthy=True))
 
     async def _trouble(self) -> str | None:

@@ -13,8 +13,9 @@ INTERVAL_S_BUSY = 0.5
 """While requests are there (MISSION B2). Own counts lead; this corrects them."""
 
 INTERVAL_S_IDLE_MIN = 2.0
-INTERVAL_S_IDLE_MAX = 10.0
-"""While none are: doubling up to this, which a placement cuts short."""
+INTERVAL_S_IDLE_MAX = 15.0
+"""While none are: doubling up to this. A placement cuts it short, and so does a good probe, each
+10 s, whose connection is then used twice: connecting is most of what an idle engine costs."""
 
 INTERVAL_S_ERROR_MAX = 30.0
 """After errors, doubling: an engine in trouble is not helped by questions."""

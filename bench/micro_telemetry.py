@@ -1,0 +1,106 @@
+"""What one request costs in metrics, decision ring and access log. Bar: 10 us in all.
+
+python -m bench.micro_telemetry
+"""
+
+import io
+from typing import BinaryIO, cast
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from bench.timing import median_us
+from pointsman.core.decision import Candidate, Decision, Ruling
+from pointsman.core.errors import EndCause
+from pointsman.core.ids import ModelName, NodeName, RequestId
+from pointsman.gateway.observer import ExchangeRecord
+from pointsman.telemetry.access_log import AccessLog
+from pointsman.telemetry.decisions import DecisionRing
+from pointsman.telemetry.metrics import RequestMetrics
+from pointsman.wire.openai import Endpoint
+
+MODEL = ModelName("m")
+
+RECORD = ExchangeRecord(
+    request_id=RequestId("3bdee17585d10bb400000000"),
+    endpoint=Endpoint.CHAT,
+    model=MODEL,
+    node=NodeName("engine-1"),
+    policy="marginal_cost",
+    why="least delay for all",
+    status=200,
+    end=EndCause.FINISHED,
+    reason=None,
+    streamed=True,
+    attempts=1,
+    queue_s=0.0004,
+    ttft_s=0.21,
+    e2e_s=1.9,
+    prompt_tokens=2_000,
+    output_tokens=150,
+    streamed_tokens=150,
+    cached_tokens_predicted=1_024,
+    cached_tokens=1_024,
+    bytes_in=8_000,
+    bytes_out=32_000,
+)
+
+
+def decision(request_id: RequestId) -> Decision:
+    candidate = Candidate(NodeName("n"), 0, 1, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, True, 0.0)
+    return Decision(
+        request_id=request_id,
+        model=MODEL,
+        at_s=0.0,
+        ruling=Ruling.PLACED,
+        policy="marginal_cost",
+        why="least delay for all",
+        node=NodeName("n"),
+        attempt=1,
+        prompt_tokens=1,
+        output_tokens_expected=1,
+        hit_tokens=0,
+        queued_s=0.0,
+        candidate_count=1,
+        tie_count=1,
+        candidates=(candidate,) * 8,
+        excluded=(),
+    )
+
+
+class _Nowhere(io.RawIOBase):
+    def write(self, data: object) -> int:
+        return len(data)  # type: ignore[arg-type]  # always a memoryview
+
+    def writable(self) -> bool:
+        return True
+
+
+class _UnarmedLog(AccessLog):
+    """Without a loop: lines are flushed by size alone."""
+
+    def note(self) -> None:
+        self._buffer += self._encode(self._line(RECORD)) + b"\n"
+        if len(self._buffer) > 200_000:
+            self.flush()
+
+
+def main() -> None:
+    registry = CollectorRegistry()
+    metrics = RequestMetrics(registry, lambda: {MODEL})
+    ring = DecisionRing()
+    one = decision(RequestId("x"))
+    log = _UnarmedLog(cast(BinaryIO, _Nowhere()))
+    costs = {
+        "metrics of a finished request": median_us(lambda: metrics.exchange_ended(RECORD)),
+        "a decision's own time": median_us(lambda: metrics.decided(40e-6)),
+        "decision ring": median_us(lambda: ring.record(one)),
+        "access line": median_us(log.note),
+    }
+    for name, us in costs.items():
+        print(f"{name:<32} {us:7.2f} us")
+    print(f"{'together':<32} {sum(costs.values()):7.2f} us")
+    print(f"{'a scrape of /metrics':<32} {median_us(lambda: generate_latest(registry)):7.0f} us")
+
+
+if __name__ == "__main__":
+    main()
