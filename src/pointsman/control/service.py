@@ -124,10 +124,11 @@ class SchedulerService:
         self._observer = observer
         self._open: dict[RequestId, _Open] = {}
         self._inbox: deque[Event] = deque()
-        self._draining_inbox = False
+        self._delivering = False
         self._watchers: list[NodeWatcher] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._tick_due_s = float("-inf")  # no deadline is before it: not started
 
     # --- the gateway's side: Placer -----------------------------------------------------
 
@@ -172,16 +173,19 @@ class SchedulerService:
     def submit(self, event: Event) -> None:
         """Step the core with `event` and deliver its effects, here and now; or, from inside
         such a delivery, right after it."""
-        self._inbox.append(event)
-        if self._draining_inbox:
+        if self._delivering:
+            self._inbox.append(event)  # at most a few for each open request
             return
-        self._draining_inbox = True
+        self._delivering = True
         try:
+            self._process(event)
             while self._inbox:
                 self._process(self._inbox.popleft())
         finally:
-            self._draining_inbox = False
-        self._arm()
+            self._delivering = False
+        deadline_s = self.scheduler.next_deadline_s()
+        if deadline_s is not None and deadline_s < self._tick_due_s:
+            self._arm(deadline_s)
 
     def choose_policy(self, name: str) -> None:
         """Place by `name` from here on, which is one of the catalog's."""
@@ -205,11 +209,12 @@ class SchedulerService:
         """Begin to tick, on the running loop."""
         assert self._loop is None, "started twice"
         self._loop = asyncio.get_running_loop()
-        self._arm()
+        self._arm(self.scheduler.next_deadline_s())
 
     def stop(self) -> None:
         """Stop ticking; a second call changes nothing."""
         self._loop = None
+        self._tick_due_s = float("-inf")
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -231,15 +236,19 @@ class SchedulerService:
                     assert_never(effect)
 
     def _step(self, event: Event) -> list[Effect]:
-        begun_s = time.perf_counter()
         try:
-            effects = self.scheduler.step(event, self.now_s())
+            if isinstance(event, Arrived) and self._observer is not None:
+                return self._timed_step(event, self._observer)
+            return self.scheduler.step(event, self.now_s())
         except Exception:  # the driver's outermost loop: a bug must not stop the service
             self.counters.steps_failed += 1
             log.exception("the scheduler failed on %s", _summary(event))
             return self._after_failure(event)
-        if self._observer is not None and isinstance(event, Arrived):
-            self._observer.decided(time.perf_counter() - begun_s)
+
+    def _timed_step(self, event: Arrived, observer: ServiceObserver) -> list[Effect]:
+        begun_s = time.perf_counter()
+        effects = self.scheduler.step(event, self.now_s())
+        observer.decided(time.perf_counter() - begun_s)
         return effects
 
     def _after_failure(self, event: Event) -> list[Effect]:
@@ -304,23 +313,23 @@ class SchedulerService:
 
     # --- time ---------------------------------------------------------------------------
 
-    def _arm(self) -> None:
-        """Have the next tick when the core wants it; keep a timer that is early enough."""
+    def _arm(self, deadline_s: float | None) -> None:
+        """Have the next tick when the core wants it, and soon at the latest."""
         if self._loop is None:
             return
-        now_s, loop_s = self.now_s(), self._loop.time()
-        deadline_s = self.scheduler.next_deadline_s()
-        wait_s = TICK_S_MAX if deadline_s is None else deadline_s - now_s
-        at_s = loop_s + min(max(wait_s, TICK_S_MIN), TICK_S_MAX)
         if self._timer is not None:
-            if self._timer.when() <= at_s + TICK_S_MIN:
-                return
             self._timer.cancel()
-        self._timer = self._loop.call_at(at_s, self._tick)
+        now_s = self.now_s()
+        wait_s = TICK_S_MAX if deadline_s is None else deadline_s - now_s
+        wait_s = min(max(wait_s, TICK_S_MIN), TICK_S_MAX)
+        self._tick_due_s = now_s + wait_s
+        self._timer = self._loop.call_later(wait_s, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
+        self._tick_due_s = float("-inf")  # `submit` must not arm as well
         self.submit(Tick())
+        self._arm(self.scheduler.next_deadline_s())
 
 
 def _summary(event: Event) -> str:
