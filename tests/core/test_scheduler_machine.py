@@ -97,7 +97,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(name=NODES)
     def restart(self, name: str) -> None:
-        self.driver.join(name)
+        self.take(self.driver.join(name))
         self.take(self.driver.describe(name, kv_blocks=60))
 
     @rule(name=NODES)
@@ -141,6 +141,6 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 SchedulerMachine.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=50, deadline=None
+    max_examples=150, stateful_step_count=50, deadline=None
 )
 TestSchedulerMachine = SchedulerMachine.TestCase

@@ -52,12 +52,12 @@ class Driver:
         self.now_s += seconds
         return self.step(Tick())
 
-    def join(self, name: str, **spec: object) -> NodeId:
+    def join(self, name: str, **spec: object) -> list[Effect]:
         """A node that has joined and not yet described itself."""
         event = NodeJoined(NodeSpec(name=NodeName(name), url=f"http://{name}", **spec))  # type: ignore[arg-type]  # test keywords
-        (admitted,) = [e for e in self.step(event) if isinstance(e, Admitted)]
-        self.ids[name] = admitted.node_id
-        return admitted.node_id
+        effects = self.step(event)
+        (self.ids[name],) = [e.node_id for e in effects if isinstance(e, Admitted)]
+        return effects
 
     def describe(self, name: str, **facts: object) -> list[Effect]:
         known = {"models": (ModelCard(name=MODEL),), "block_tokens": 16, "kv_blocks": 10_000}
