@@ -1,41 +1,51 @@
-"""One node's blocks and the order in which they were used.
+"""One node's blocks, in runs: stretches of a chain that came together and are used together.
 
-The uses lie in order in a history of (stamp, hashes); a hash in it is live if the block's
-stamp is still that one. A later use of a chain renews it from the start, so what is dead is
-the front of an entry: found by bisection, cut off without touching the rest. (What engines
-tell has no such order: there, entries are looked through.)
+A run is to a chain what an edge is to a radix tree, but without pointers: the table leads
+from a block to its run, and since a hash stands for all that comes before it, a chain that
+has a run's first and last block has all of it. So a prompt of a thousand known blocks is
+followed, and marked as used, in a few steps. Where a chain leaves a run midway, it is split.
+
+Runs lie in the order of their last use, of one chain the deepest first: what is evicted from
+that end, tail first, always leaves the start of every chain. Of an exact node nobody tells
+the uses; there it is the newest run that goes first, for the same reason.
 """
 
 from array import array
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import reduce
 from operator import xor
 
+import msgspec
+
 from pointsman.core.ids import BlockHash
-from pointsman.core.prefix.table import SLOT_BITS, SLOT_MASK, WAY_MASK, BlockTable
+from pointsman.core.prefix.table import SLOT_MASK, WAY_MASK, BlockTable
 
-_ENTRY_HASHES_MAX = 128  # an exact node's events are gathered up to this many hashes
-_SLACK = 256  # a history may have this many dead hashes besides as many as are live
-_SWEPT_ENTRIES_MAX = 16  # entries looked at in one call
+_GATHERED_MAX = 128  # hashes of an exact node's events that are gathered in one run
 
-Entry = tuple[int, "array[int]"]
+
+class Run(msgspec.Struct, gc=False):
+    """Blocks in the order of their chain; `dead` of them are no longer held."""
+
+    hashes: "array[int]"
+    dead: int = 0
+    used_again: bool = False
 
 
 class Holder:
-    """What one node holds: counts, digest, stamps of shared blocks, history."""
+    """What one node holds: runs, stamps of shared blocks, counts, digest.
+
+    A stamp is the name of a run: a negative int with the slot in its low bits.
+    """
 
     __slots__ = (
-        "_fresh",
-        "_swept",
+        "_runs",
         "_table",
         "bit",
         "blocks",
         "capacity",
         "digest",
         "exact",
-        "history_entries",
-        "history_hashes",
         "number",
         "shared",
     )
@@ -48,147 +58,151 @@ class Holder:
         self.blocks = 0
         self.digest = 0
         self.shared: dict[int, int] = {}  # block that others hold too -> stamp
-        self.history_entries = 0
-        self.history_hashes = 0
+        self._runs: OrderedDict[int, Run] = OrderedDict()  # least recently used first
         self._table = table
-        self._swept: deque[Entry] = deque()  # older than all in `_fresh`
-        self._fresh: deque[Entry] = deque()
 
     def stamp(self, block: int, value: int) -> int:
-        """The stamp of `block`'s last use here, given its value in the table; 0 if not held."""
+        """The run that `block` is in here, given its value in the table; 0 if not held."""
         if value < 0:
             return value if ~value & SLOT_MASK == self.number else 0
         return self.shared[block] if value & self.bit else 0
 
-    def used(self, stamp: int, hashes: Sequence[BlockHash]) -> None:
-        """`hashes` have been used at `stamp`."""
+    def follow(self, chain: Sequence[BlockHash]) -> tuple[list[int], int]:
+        """The runs along `chain`, split where it leaves one, and the blocks they cover."""
+        path: list[int] = []
+        at = 0
+        while at < len(chain):
+            block = chain[at]
+            stamp = self.stamp(block, self._table.value(block))
+            if not stamp:
+                break
+            run = self._runs[stamp]
+            length = _common(run.hashes, chain, at)
+            if not length:  # a run without its first blocks: an exact node's
+                break
+            path.append(stamp if length == len(run.hashes) else self._split(run, length))
+            at += length
+        return path, at
+
+    def use(self, path: list[int]) -> None:
+        """The runs along a chain are used now."""
+        for stamp in reversed(path):
+            self._runs.move_to_end(stamp)
+            self._runs[stamp].used_again = True
+
+    def add_run(self, stamp: int, hashes: Sequence[BlockHash]) -> None:
+        """`hashes` are held now, as the newest run."""
         if hashes:
-            self._fresh.append((stamp, array("Q", hashes)))
-            self._count(entries=1, hashes=len(hashes))
+            self._runs[stamp] = Run(array("Q", hashes))
+            self._count(runs=1, hashes=len(hashes))
 
-    def gathered(self, stamp: int) -> int:
-        """The stamp of the newest entry, if it has room for more, else `stamp`, opened."""
-        if not self._fresh or len(self._fresh[-1][1]) >= _ENTRY_HASHES_MAX:
-            self._fresh.append((stamp, array("Q")))
-            self._count(entries=1, hashes=0)
-        return self._fresh[-1][0]
+    def gathering(self, stamp: int) -> int:
+        """The newest run, if it has room for more of an engine's events, else `stamp`."""
+        newest = next(reversed(self._runs), 0)
+        if newest and len(self._runs[newest].hashes) < _GATHERED_MAX:
+            return newest
+        return stamp
 
-    def gather(self, hashes: Sequence[BlockHash]) -> None:
-        """Put `hashes` into the newest entry."""
-        self._fresh[-1][1].extend(hashes)
-        self._count(entries=0, hashes=len(hashes))
+    def gather(self, stamp: int, hashes: Sequence[BlockHash]) -> None:
+        """`hashes` are held now, in the run `stamp`."""
+        run = self._runs.get(stamp)
+        if run is None:
+            self.add_run(stamp, hashes)
+        else:
+            run.hashes.extend(hashes)
+            self._count(runs=0, hashes=len(hashes))
+
+    def was_used_again(self, stamp: int) -> bool:
+        """Whether a placement after the one that made this run has used all of it."""
+        run = self._runs.get(stamp)
+        return run is not None and run.used_again
+
+    def dropped(self, block: int, stamp: int) -> None:
+        """`block`, of the run `stamp`, is no longer held."""
+        run = self._runs[stamp]
+        if run.hashes[-1] == block:
+            run.hashes.pop()
+            self._count(runs=0, hashes=-1)
+        else:
+            run.dead += 1
+        self._drop_dead(stamp, block)
 
     def pop_victim(self) -> tuple[int, int]:
-        """A block to evict, and its value in the table; (0, 0) if nothing is left.
-
-        It is the deepest of the least recently used chain. Of an exact node, whose uses
-        nobody tells, it is the newest: either way what remains of a chain is its start.
-        """
-        at = -1 if self.exact else 0
-        while history := self._part_for_eviction():
-            stamp, hashes = history[at]
-            while hashes:
-                block = hashes.pop()
-                self._count(entries=0, hashes=-1)
-                value = self._table.value(block)
-                used = self.stamp(block, value)
-                if used == stamp:
-                    return block, value
-                if used and not self.exact:  # used again since, as all that comes before it
-                    self._count(entries=0, hashes=-len(hashes))
-                    del hashes[:]
-            del history[at]
-            self._count(entries=-1, hashes=0)
+        """A block to evict, and its value in the table; (0, 0) if nothing is left."""
+        runs = self._runs
+        while runs:
+            stamp = next(reversed(runs) if self.exact else iter(runs))
+            block = runs[stamp].hashes.pop()
+            self._table.run_hashes -= 1
+            value = self._table.value(block)
+            is_live = self.stamp(block, value) == stamp
+            runs[stamp].dead -= not is_live
+            self._drop_dead(stamp, block)
+            if is_live:
+                return block, value
         return 0, 0
 
-    def _part_for_eviction(self) -> deque[Entry]:
-        if self.exact:
-            return self._fresh or self._swept
-        return self._swept or self._fresh
-
-    def clear_history(self) -> None:
-        """Nothing is held any more, so every entry is dead."""
-        assert self.blocks == 0, self.blocks
-        self._count(entries=-self.history_entries, hashes=-self.history_hashes)
-        self._fresh.clear()
-        self._swept.clear()
-        self.exact = False
-
-    def sweep(self, hashes_max: int) -> None:
-        """Drop dead hashes from some entries, oldest first, while they are the majority."""
-        for _ in range(_SWEPT_ENTRIES_MAX):
-            if self.history_hashes <= 2 * self.blocks + _SLACK or hashes_max <= 0:
-                return
-            if not self._fresh:
-                self._fresh, self._swept = self._swept, self._fresh
-            stamp, hashes = self._fresh.popleft()
-            hashes_max -= len(hashes)
-            live = self._looked_through(stamp, hashes) if self.exact else self._cut(stamp, hashes)
-            self._count(entries=-1, hashes=len(live) - len(hashes))
-            if live:
-                self._settle(stamp, live)
-
-    def _cut(self, stamp: int, hashes: "array[int]") -> "array[int]":
-        """`hashes` without the front that was used again and the tail that is not held."""
-        first, end = 0, len(hashes)
-        while first < end:
-            middle = (first + end) >> 1
-            if self._last_used(hashes[middle]) in (0, stamp):
-                end = middle
-            else:
-                first = middle + 1
-        end = len(hashes)
-        while end > first and self._last_used(hashes[end - 1]) != stamp:
-            end -= 1
-        return hashes[first:end]
-
-    def _looked_through(self, stamp: int, hashes: "array[int]") -> "array[int]":
-        once = dict.fromkeys(hashes)
-        return array("Q", [block for block in once if self._last_used(block) == stamp])
-
-    def _last_used(self, block: int) -> int:
-        return self.stamp(block, self._table.value(block))
-
-    def _settle(self, stamp: int, live: "array[int]") -> None:
-        """Keep `live` as an entry, or in the one before, lest small entries become many."""
-        if self.exact and self._swept:
-            before, hashes = self._swept[-1]
-            if len(hashes) + len(live) <= _ENTRY_HASHES_MAX:
-                self._restamp(live, before)
-                hashes.extend(live)
-                return
-        self._swept.append((stamp, live))
-        self._count(entries=1, hashes=0)
-
-    def _restamp(self, blocks: "array[int]", stamp: int) -> None:
-        for block in blocks:
+    def _split(self, run: Run, length: int) -> int:
+        """Make a run of the first `length` hashes; returns its stamp. The rest stays."""
+        stamp = self._table.new_stamp(self.number)
+        front = run.hashes[:length]
+        run.hashes = run.hashes[length:]
+        self._runs[stamp] = Run(front, used_again=run.used_again)
+        self._count(runs=1, hashes=0)
+        for block in front:
             table = self._table.ways[block & WAY_MASK]
             if table[block] < 0:
                 table[block] = stamp
             else:
                 self.shared[block] = stamp
+        return stamp
 
-    def _count(self, *, entries: int, hashes: int) -> None:
-        self.history_entries += entries
-        self.history_hashes += hashes
-        self._table.history_entries += entries
-        self._table.history_hashes += hashes
+    def _drop_dead(self, stamp: int, gone: int) -> None:
+        """Rewrite a run most of whose blocks are dead, now that `gone` is; drop an empty one."""
+        run, value = self._runs[stamp], self._table.value
+        before = len(run.hashes)
+        if 2 * run.dead > before:
+            once = dict.fromkeys(run.hashes)
+            once.pop(gone, None)
+            live = [block for block in once if self.stamp(block, value(block)) == stamp]
+            run.hashes, run.dead = array("Q", live), 0
+            self._count(runs=0, hashes=len(live) - before)
+        if not run.hashes:
+            del self._runs[stamp]
+            self._count(runs=-1, hashes=0)
 
-    def check(self, held: dict[int, int]) -> None:
-        """Assert that these books agree with `held`, which is block -> stamp by the table."""
+    def _count(self, *, runs: int, hashes: int) -> None:
+        self._table.runs += runs
+        self._table.run_hashes += hashes
+
+    def check(self, held: dict[int, int]) -> tuple[int, int]:
+        """Assert that these books agree with `held`, which is block -> stamp by the table.
+
+        Returns how many runs there are, and hashes in them.
+        """
         assert self.blocks == len(held), (self.number, self.blocks, len(held))
         assert self.digest == reduce(xor, held, 0), self.number
         assert all(held.get(block) == stamp for block, stamp in self.shared.items())
         assert self.exact or self.capacity is None or self.blocks <= self.capacity
-        entries = [*self._swept, *self._fresh]
-        assert self.history_entries == len(entries), self.number
-        assert self.history_hashes == sum(len(hashes) for _, hashes in entries), self.number
-        serials = [~stamp >> SLOT_BITS for stamp, _ in entries]
-        assert serials == sorted(serials), self.number
-        live = {
-            block: stamp
-            for stamp, hashes in entries
-            for block in hashes
-            if held.get(block) == stamp
-        }
+        live: dict[int, int] = {}
+        for stamp, run in self._runs.items():
+            mine = [block for block in run.hashes if held.get(block) == stamp]
+            assert mine, f"slot {self.number} has an empty run"
+            assert len(run.hashes) - len(mine) <= run.dead <= len(run.hashes) // 2
+            live |= dict.fromkeys(mine, stamp)
         assert live == held, f"slot {self.number} holds a block that nothing can evict"
+        return len(self._runs), sum(len(run.hashes) for run in self._runs.values())
+
+
+def _common(hashes: "array[int]", chain: Sequence[BlockHash], at: int) -> int:
+    """How many of `hashes` are those of `chain` from `at` on: chained, so by bisection."""
+    same, unlike = 0, min(len(hashes), len(chain) - at) + 1
+    if hashes[unlike - 2] == chain[at + unlike - 2]:
+        return unlike - 1
+    while unlike - same > 1:
+        middle = (same + unlike) >> 1
+        if hashes[middle - 1] == chain[at + middle - 1]:
+            same = middle
+        else:
+            unlike = middle
+    return same

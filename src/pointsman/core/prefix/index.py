@@ -9,9 +9,8 @@ from pointsman.core.limits import INDEX_BYTES_MAX, NODES_MAX
 from pointsman.core.prefix.holder import Holder
 from pointsman.core.prefix.table import (
     ADDED_BYTES,
-    HISTORY_ENTRY_BYTES,
-    HISTORY_HASH_BYTES,
-    SLOT_BITS,
+    RUN_BYTES,
+    RUN_HASH_BYTES,
     SLOT_MASK,
     WAY_MASK,
     BlockTable,
@@ -24,7 +23,7 @@ _WALK_MAX = 256  # so are all of a short chain that many nodes hold, each to its
 
 
 class Credit(list[BlockHash]):
-    """The blocks that one placement added, with the placement's stamp."""
+    """The blocks that one placement added, and the run that they are."""
 
     __slots__ = ("stamp",)
 
@@ -46,7 +45,6 @@ class PrefixIndex:
         self.bytes_max = bytes_max
         self._table = BlockTable()
         self._holders: dict[int, Holder] = {}
-        self._serial = 0
 
     def __repr__(self) -> str:
         return (
@@ -157,19 +155,31 @@ class PrefixIndex:
         the capacity, or than memory allows.
         """
         holder = self._holder(slot)
-        fits = list(chain if holder.capacity is None else chain[: holder.capacity])
-        held = self.depth(slot, fits)
-        if held < start:
-            del fits[held:]
-        del fits[self._room(held, len(fits)) :]
-        stamp = self._next_stamp(slot)
-        if holder.exact:  # its engine tells what it uses and drops; this is an advance on that
-            fits = [block for block in fits if not self._table.mask(block) & holder.bit]
-        added = Credit(stamp, self._hold(holder, fits, stamp))
-        holder.used(stamp, fits)
+        if holder.exact:
+            return self._advance(holder, chain)
+        fits = chain if holder.capacity is None else chain[: holder.capacity]
+        path, held = holder.follow(fits)
+        missing = len(fits) - held if held >= start else 0
+        if missing and not self._has_room(missing):
+            holder.use(path)
+            missing = self._make_room(missing)
+            path, held = holder.follow(fits)
+        stamp = self._table.new_stamp(slot)
+        added = Credit(stamp, self._hold(holder, fits[held : held + missing], stamp))
+        holder.add_run(stamp, added)
+        holder.use(path)
         if holder.capacity is not None and holder.blocks > holder.capacity:
             self._evict(holder, holder.blocks - holder.capacity)
-        holder.sweep(3 * len(fits))
+        self._tidy(holder, len(added))
+        return added
+
+    def _advance(self, holder: Holder, chain: Sequence[BlockHash]) -> Credit:
+        """Credit a node whose engine tells what it holds: until it tells of these, too."""
+        absent = [block for block in chain if not self._table.mask(block) & holder.bit]
+        room = len(absent) if self._has_room(len(absent)) else self._make_room(len(absent))
+        stamp = self._table.new_stamp(holder.number)
+        added = Credit(stamp, self._hold(holder, absent[:room], stamp))
+        holder.add_run(stamp, added)
         self._tidy(holder, len(added))
         return added
 
@@ -182,11 +192,14 @@ class PrefixIndex:
         if holder is None:
             return
         stamp = hashes.stamp if isinstance(hashes, Credit) else None
+        if stamp is not None and holder.was_used_again(stamp):
+            return
         for block in reversed(hashes):
             value = self._table.value(block)
             used = holder.stamp(block, value)
             if used and stamp in (used, None):
                 self._release(holder, block, value)
+                holder.dropped(block, used)
         self._tidy(holder, len(hashes))
 
     def set_capacity(self, slot: Slot, blocks: int | None) -> None:
@@ -204,11 +217,11 @@ class PrefixIndex:
         holder = self._holder(slot)
         holder.exact = True
         absent = [block for block in hashes if not self._table.mask(block) & holder.bit]
-        del absent[self._room(0, len(absent)) :]
+        if not self._has_room(len(absent)):
+            del absent[self._make_room(len(absent)) :]
         if absent:
-            stamp = holder.gathered(self._next_stamp(slot))
-            holder.gather(self._hold(holder, absent, stamp))
-        holder.sweep(2 * len(hashes))
+            stamp = holder.gathering(self._table.new_stamp(slot))
+            holder.gather(stamp, self._hold(holder, absent, stamp))
         self._tidy(holder, len(absent))
 
     def remove(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
@@ -218,9 +231,9 @@ class PrefixIndex:
             return
         for block in hashes:
             value = self._table.value(block)
-            if holder.stamp(block, value):
+            if used := holder.stamp(block, value):
                 self._release(holder, block, value)
-        holder.sweep(2 * len(hashes))
+                holder.dropped(block, used)
         self._tidy(holder, len(hashes))
 
     # --- both ---
@@ -230,7 +243,8 @@ class PrefixIndex:
         holder = self._holders.get(slot)
         if holder is not None:
             self._evict(holder, holder.blocks)
-            holder.clear_history()
+            assert holder.blocks == 0, holder.blocks
+            holder.exact = False
 
     def forget(self, slot: Slot) -> None:
         """The node is gone: its slot may be given to another."""
@@ -246,13 +260,12 @@ class PrefixIndex:
             assert value < 0 or value & (value - 1), (block, value)
             for number in _numbers(self._table.mask(block)):
                 held[number][block] = self._holders[number].stamp(block, value)
-        for number, holder in self._holders.items():
-            holder.check(held[number])
+        runs = [holder.check(held[number]) for number, holder in self._holders.items()]
         table, holders = self._table, self._holders.values()
         assert table.distinct == len(items), (table.distinct, len(items))
         assert table.shared == sum(len(holder.shared) for holder in holders)
-        assert table.history_hashes == sum(holder.history_hashes for holder in holders)
-        assert table.history_entries == sum(holder.history_entries for holder in holders)
+        assert table.runs == sum(count for count, _ in runs), table.runs
+        assert table.run_hashes == sum(hashes for _, hashes in runs), table.run_hashes
         assert table.holders == len(holders), (table.holders, len(holders))
         assert table.is_empty() or self.bytes() <= self.bytes_max, repr(self)
 
@@ -266,12 +279,8 @@ class PrefixIndex:
             self._table.holders += 1
         return holder
 
-    def _next_stamp(self, slot: Slot) -> int:
-        self._serial += 1
-        return ~(self._serial << SLOT_BITS | slot)
-
     def _hold(self, holder: Holder, hashes: Sequence[BlockHash], stamp: int) -> list[BlockHash]:
-        """Let `holder` hold `hashes`, used at `stamp`; returns those it did not hold."""
+        """Let `holder` hold `hashes` in the run `stamp`; returns those it did not hold."""
         ways, shared, bit = self._table.ways, holder.shared, holder.bit
         added: list[BlockHash] = []
         joined = joined_mask = 0  # neighbours in a chain mostly have the same holders
@@ -281,11 +290,7 @@ class PrefixIndex:
             if value is None:
                 table[block] = stamp
                 self._table.distinct += 1
-            elif value > 0 and value & bit:
-                shared[block] = stamp
-                continue
-            elif value < 0 and ~value & SLOT_MASK == holder.number:
-                table[block] = stamp
+            elif holder.stamp(block, value):
                 continue
             else:
                 if value < 0:
@@ -332,26 +337,27 @@ class PrefixIndex:
                 return
             self._release(holder, block, value)
 
-    def _room(self, held: int, length: int) -> int:
-        """How many blocks of a chain memory allows, `held` of `length` being there already.
+    def _has_room(self, added: int) -> bool:
+        return self.bytes() + _cost(added) <= self.bytes_max
 
-        Makes room first: about as much as is asked for, so that the work is bounded.
-        """
-        needed = HISTORY_ENTRY_BYTES + length * HISTORY_HASH_BYTES + (length - held) * ADDED_BYTES
-        for _ in range(1 + 2 * length // _EVICTED_AT_ONCE):
-            if self.bytes_max - self.bytes() >= needed:
-                return length
+    def _make_room(self, added: int) -> int:
+        """Evict about as much as is to be added; returns how much may be."""
+        for _ in range(1 + 2 * added // _EVICTED_AT_ONCE):
+            if self._has_room(added):
+                return added
             fullest = max(self._holders.values(), key=_blocks)
             self._evict(fullest, _EVICTED_AT_ONCE)
-        spare = self.bytes_max - self.bytes()
-        if spare >= needed:
-            return length
-        spare -= HISTORY_ENTRY_BYTES + held * HISTORY_HASH_BYTES
-        return held + spare // (HISTORY_HASH_BYTES + ADDED_BYTES) if spare >= 0 else 0
+        spare = self.bytes_max - self.bytes() - _cost(0)
+        return min(added, max(0, spare // (_cost(1) - _cost(0))))
 
     def _tidy(self, holder: Holder, changes: int) -> None:
         shrink(holder.shared)
         self._table.tidy(changes)
+
+
+def _cost(added: int) -> int:
+    """The most that a run of so many blocks takes; with what a split by it may take."""
+    return 2 * RUN_BYTES + added * (RUN_HASH_BYTES + ADDED_BYTES)
 
 
 def _blocks(holder: Holder) -> int:

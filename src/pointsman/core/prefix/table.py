@@ -20,12 +20,12 @@ _MASKS_MAX = 16_384  # equal masks are one object; above this many, sharing star
 
 # Bytes of memory, held to the truth by tests/core/prefix/test_prefix_memory.py.
 _BASE_BYTES = 600_000
-_BLOCK_BYTES = 32 + 48  # the hash, and its place in the table
-_SHARED_BYTES = 48  # its place in a holder's dict of stamps
-_MASK_BYTES = 128  # an interned mask, without its bits
+_BLOCK_BYTES = 32 + 52  # the hash, and its place in the table
+_SHARED_BYTES = 40  # its place in a holder's dict of stamps
+_MASK_BYTES = 76  # an interned mask, without its bits
 _HOLDER_BYTES = 2_000
-HISTORY_ENTRY_BYTES = 168  # stamp, tuple, array
-HISTORY_HASH_BYTES = 8
+RUN_BYTES = 230  # stamp, place in the order of use, run, array
+RUN_HASH_BYTES = 8
 ADDED_BYTES = max(_BLOCK_BYTES, 2 * _SHARED_BYTES)  # the most that holding one more can cost
 
 
@@ -38,11 +38,12 @@ class BlockTable:
     __slots__ = (
         "_masks",
         "_next_tidied",
+        "_serial",
         "_tables",
         "distinct",
-        "history_entries",
-        "history_hashes",
         "holders",
+        "run_hashes",
+        "runs",
         "shared",
         "ways",
     )
@@ -52,10 +53,11 @@ class BlockTable:
         self._tables = list({id(table): table for table in self.ways}.values())
         self._next_tidied = 0
         self._masks: dict[int, int] = {}
+        self._serial = 0
         self.distinct = 0  # blocks in the table
         self.shared = 0  # places in the holders' dicts of stamps
-        self.history_entries = 0
-        self.history_hashes = 0
+        self.runs = 0
+        self.run_hashes = 0
         self.holders = 0
 
     def value(self, block: int) -> int:
@@ -66,6 +68,11 @@ class BlockTable:
         """The holders of `block`, a bit each."""
         value = self.ways[block & WAY_MASK].get(block, 0)
         return value if value >= 0 else 1 << (~value & SLOT_MASK)
+
+    def new_stamp(self, slot: int) -> int:
+        """The name of a new run of this slot's."""
+        self._serial += 1
+        return ~(self._serial << SLOT_BITS | slot)
 
     def interned(self, mask: int) -> int:
         """An equal mask, the same object for all its blocks."""
@@ -79,8 +86,8 @@ class BlockTable:
             _BASE_BYTES
             + self.distinct * _BLOCK_BYTES
             + self.shared * _SHARED_BYTES
-            + self.history_hashes * HISTORY_HASH_BYTES
-            + self.history_entries * HISTORY_ENTRY_BYTES
+            + self.runs * RUN_BYTES
+            + self.run_hashes * RUN_HASH_BYTES
             + self.holders * _HOLDER_BYTES
             + len(self._masks) * (_MASK_BYTES + self.holders // 7)
         )
@@ -95,7 +102,7 @@ class BlockTable:
 
     def is_empty(self) -> bool:
         """Nothing is stored, nor remembered."""
-        return self.distinct == self.history_entries == 0
+        return self.distinct == self.runs == 0
 
     def items(self) -> list[tuple[int, int]]:
         """Every block with its value. For checks."""
