@@ -11,10 +11,12 @@ from prometheus_client import CollectorRegistry
 from pointsman.control.collectors import describer, prober, scraper, subscriber
 from pointsman.control.collectors.fleet import Fleet
 from pointsman.control.service import SchedulerService
-from pointsman.core.events import NodeSpec
-from pointsman.core.ids import ModelName, NodeName
+from pointsman.core.blocks import Namespace, Prompt
+from pointsman.core.events import NodeSpec, Placed, Verdict
+from pointsman.core.ids import ModelName, NodeName, RequestId
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.records import NodeView
+from pointsman.core.request import Request
 from pointsman.core.scheduler import Scheduler
 from pointsman.telemetry.collector_metrics import CollectorMetrics
 from pointsman.telemetry.decisions import DecisionRing
@@ -138,6 +140,17 @@ async def running_cluster() -> AsyncIterator[Cluster]:
         await asyncio.wait([collecting])
         cluster.service.stop()
         cluster.scheduler.check()
+
+
+async def start_request(cluster: Cluster, request_id: str, model: str = "m") -> None:
+    """Place a request, and let its answer begin."""
+    verdicts: list[Verdict] = []
+    prompt = Prompt(Namespace(model), text=b"x" * 1_000)
+    cluster.service.arrive(
+        Request(id=RequestId(request_id), model=ModelName(model), prompt=prompt), verdicts.append
+    )
+    assert isinstance(verdicts[0], Placed), verdicts
+    cluster.service.started(RequestId(request_id))
 
 
 async def eventually(condition: Callable[[], bool]) -> None:

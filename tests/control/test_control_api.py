@@ -14,8 +14,7 @@ from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.ids import ModelName, RequestId
 from pointsman.core.request import Request
 from pointsman.telemetry.cluster_metrics import ClusterMetrics, StateMetrics
-from tests.control.fake_engine import Cluster, fake_engine, hurry, running_cluster
-from tests.control.test_control_collectors import start_request
+from tests.control.fake_engine import Cluster, fake_engine, hurry, running_cluster, start_request
 
 Client = TestClient[web.Request, web.Application]
 

@@ -6,20 +6,20 @@ import socket
 
 import pytest
 
-from pointsman.control.collectors import node, prober, scraper
+from pointsman.control.collectors import link, node, prober, scraper
 from pointsman.control.collectors.fleet import NodeRefused
-from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.cluster import Health
 from pointsman.core.errors import EndCause
-from pointsman.core.events import NodeSpec, Placed, Verdict
-from pointsman.core.ids import ModelName, NodeName, RequestId
-from pointsman.core.request import Outcome, Request
+from pointsman.core.events import NodeSpec
+from pointsman.core.ids import NodeName, RequestId
+from pointsman.core.request import Outcome
 from tests.control.fake_engine import (
     Cluster,
     eventually,
     fake_engine,
     hurry,
     running_cluster,
+    start_request,
 )
 
 
@@ -181,6 +181,33 @@ async def test_a_restarted_engine_is_a_new_incarnation(evidence: str) -> None:
         assert status.restarts == 1
 
 
+async def test_two_engines_behind_one_address_do_not_flap_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link, "RESTARTS_PER_S", 3_600.0)
+    async with fake_engine() as engine, running_cluster() as cluster:
+        cluster.add(engine.url)
+        await cluster.ready()
+        while cluster.count("node_restarts", node="n") < link.RESTARTS_MAX:
+            await eventually(lambda: cluster.node().signals_age_s is not None)
+            restarts = cluster.count("node_restarts", node="n")
+            engine.restart()
+            await eventually(lambda r=restarts: cluster.count("node_restarts", node="n") > r)  # type: ignore[misc]  # mypy infers no lambda with defaults
+            await cluster.ready()
+        await eventually(lambda: cluster.node().signals_age_s is not None)
+        incarnation = cluster.node().node_id
+        engine.restart()
+        await eventually(lambda: "load balancer" in problem(cluster))
+        assert cluster.node().node_id == incarnation
+        assert cluster.service.ready()
+
+
+def problem(cluster: Cluster) -> str:
+    status = cluster.fleet.status(NodeName("n"))
+    assert status is not None
+    return status.problem
+
+
 async def test_a_drained_node_stays_drained_over_a_restart() -> None:
     async with fake_engine() as engine, running_cluster() as cluster:
         cluster.add(engine.url)
@@ -294,14 +321,3 @@ def test_nodes_may_be_added_before_the_fleet_runs() -> None:
     cluster.fleet.add(NodeSpec(name=NodeName("n"), url="http://127.0.0.1:1"))
     assert cluster.fleet.names == ["n"]
     assert [spec.name for spec, _ in cluster.fleet.waiting] == ["n"]
-
-
-async def start_request(cluster: Cluster, request_id: str, model: str = "m") -> None:
-    """Place a request, and let its answer begin."""
-    verdicts: list[Verdict] = []
-    prompt = Prompt(Namespace(model), text=b"x" * 1_000)
-    cluster.service.arrive(
-        Request(id=RequestId(request_id), model=ModelName(model), prompt=prompt), verdicts.append
-    )
-    assert isinstance(verdicts[0], Placed), verdicts
-    cluster.service.started(RequestId(request_id))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable, Sequence
 
 import click
@@ -88,12 +89,23 @@ def up(
         limits=Limits(connections_max=CONNECTIONS_MAX),
         log=Log(access=access_log),
     )
+    _check_free("--port", host, port)
+    _check_free("--admin-port", config.admin.host, admin_port)
     try:
         uvloop.run(_run(config, count, options))
     except (CannotStart, EngineFailed) as error:
         fail(str(error))
     except KeyboardInterrupt:  # before the signal handlers were there
         pass
+
+
+def _check_free(option: str, host: str, port: int) -> None:
+    """Leave at once if the port is taken, not after the engines have started."""
+    try:
+        with socket.create_server((host, port)):
+            pass
+    except OSError as error:
+        fail(f"cannot listen on {host}:{port}: {error.strerror}; choose another {option}")
 
 
 async def _run(config: Config, count: int, options: ChildOptions) -> None:

@@ -96,9 +96,10 @@ class Describer:
             return  # the prober's matter
         if node_id is None or node_id != self._link.node_id:
             return
-        if _base_models(known.facts) != _base_models(before.facts):
-            self._link.restarted("it serves other models")
-        elif known.facts != before.facts:
+        others = _base_models(known.facts) != _base_models(before.facts)
+        if others and self._link.restarted("it serves other models"):
+            return
+        if known.facts != before.facts:
             self._known = known
             self._link.facts = known.facts
             self._link.service.submit(NodeDescribed(node_id, known.facts))

@@ -89,11 +89,11 @@ class Fleet(NodeWatcher):
         link = self._links.pop(name, None)
         if link is None:
             return False
+        self._metrics.forget(name)
         task = self._tasks.pop(name, None)
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-        self._metrics.forget(name)
         return True
 
     def drain(self, name: NodeName, draining: bool) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from random import Random
 
@@ -19,6 +20,11 @@ from pointsman.core.ids import NodeId
 from pointsman.engines.adapters import EventSource
 from pointsman.telemetry.collector_metrics import NodeTally
 from pointsman.wire.engine_metrics import EngineKind, EngineSignals
+
+RESTARTS_MAX = 5
+RESTARTS_PER_S = 120.0
+"""More restarts than that in that time are two engines behind one address: taking each answer
+for a new engine would void every lease and index there, again and again."""
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +63,7 @@ class NodeLink:
         self.scrape_soon = asyncio.Event()
         self.resync_events = asyncio.Event()
         self._page: EngineSignals | None = None
+        self._restarts_s: deque[float] = deque(maxlen=RESTARTS_MAX)
         self._rng = rng
 
     @property
@@ -94,13 +101,23 @@ class NodeLink:
         if page.kind is not EngineKind.UNKNOWN:
             self._page = page
 
-    def restarted(self, evidence: str) -> None:
-        """The engine is another process than before: what was known of it is void."""
+    def restarted(self, evidence: str) -> bool:
+        """The engine is another process than before: what was known of it is void.
+
+        False if that happens too often to be true; then the incarnation stays.
+        """
+        now_s = self.now_s()
+        if len(self._restarts_s) == RESTARTS_MAX and now_s - self._restarts_s[0] < RESTARTS_PER_S:
+            self.problem = f"it changes too often ({evidence}): is its URL a load balancer's?"
+            log.warning("engine %s: %s", self.spec.name, self.problem)
+            return False
+        self._restarts_s.append(now_s)
         self.restarts += 1
         self.tally.restarts.add()
         log.warning("engine %s restarted: %s", self.spec.name, evidence)
         self.problem = f"restarted ({evidence}), not described yet"
         self.join()
+        return True
 
     def leave(self) -> None:
         """For good; a second call changes nothing."""

@@ -70,8 +70,8 @@ class Scraper:
         page = read_metrics(body)
         if node_id != self._link.node_id:
             return
-        if evidence := self._link.is_another_process(page):
-            self._link.restarted(evidence)
+        evidence = self._link.is_another_process(page)
+        if evidence and self._link.restarted(evidence):
             return
         self._link.saw_page(page)
         if page.kind is EngineKind.UNKNOWN:

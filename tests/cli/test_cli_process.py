@@ -1,0 +1,69 @@
+"""A configuration becomes options, and a dry run reads a request as the gateway does."""
+
+import pytest
+
+from pointsman.cli.config import Config, Engine, Limits, Listen, Timeouts
+from pointsman.cli.process import gateway_options, node_spec, read_request, scheduler_options
+
+CHAT = "/v1/chat/completions"
+BODY = b'{"model":"m","messages":[{"role":"user","content":"hello"}],"max_tokens":9}'
+
+
+def test_a_dry_run_reads_body_and_hints() -> None:
+    request = read_request(CHAT, {"x-pointsman-pool": "long", "x-pointsman-priority": "high"}, BODY)
+    assert (request.model, request.max_output_tokens) == ("m", 9)
+    assert (request.pool, request.priority) == ("long", 10)
+    assert b"hello" in request.prompt.text
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "body", "message"),
+    [
+        ("/v1/nope", {}, BODY, "'/v1/nope' is no inference route"),
+        (CHAT, {}, b"{", "not valid JSON"),
+        (CHAT, {}, b'{"model":"m"}', "Missing required parameter: 'messages'"),
+        (CHAT, {"x-pointsman-priority": "urgent"}, BODY, "x-pointsman-priority"),
+    ],
+)
+def test_what_cannot_be_read_is_named(
+    path: str, headers: dict[str, str], body: bytes, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_request(path, headers, body)
+
+
+def test_every_setting_reaches_its_part() -> None:
+    config = Config(
+        listen=Listen(
+            api_keys=("k",),
+            cors_origins=("https://a",),
+            reply_headers=True,
+            keep_alive_comments_s=5,
+        ),
+        policy="least_request",
+        timeouts=Timeouts(connect_s=1, first_byte_s=2, idle_s=3, total_s=4, drain_s=5),
+        limits=Limits(
+            connections_max=7, body_bytes_max=2_048, queue_length_max=8, index_bytes_max=1 << 20
+        ),
+    )
+    gateway = gateway_options(config)
+    assert (gateway.api_keys, gateway.cors_origins) == (("k",), ("https://a",))
+    assert (gateway.reply_headers, gateway.sse_comment_s, gateway.drain_s) == (True, 5, 5)
+    assert (gateway.connections_max, gateway.body_bytes_max) == (7, 2_048)
+    stages = gateway.timeouts
+    assert (stages.connect_s, stages.first_byte_s, stages.idle_s, stages.total_s) == (1, 2, 3, 4)
+    scheduler = scheduler_options(config)
+    assert (scheduler.policy, scheduler.queue_length_max) == ("least_request", 8)
+    assert scheduler.index_bytes_max == 1 << 20
+
+
+def test_comments_are_off_by_default_and_every_origin_is_refused() -> None:
+    gateway = gateway_options(Config())
+    assert gateway.sse_comment_s is None
+    assert gateway.cors_origins == ()
+
+
+def test_an_engine_s_address_never_becomes_its_name() -> None:
+    spec = node_spec(Engine(url="http://10.0.0.7:8000/", labels={"b": "2", "a": "1"}), 2)
+    assert (spec.name, spec.url) == ("engine-3", "http://10.0.0.7:8000")
+    assert spec.labels == (("a", "1"), ("b", "2"))
