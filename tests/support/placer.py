@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.decision import Decision, Ruling
 from pointsman.core.errors import ANSWERS, FAILURE_REASONS, FailureKind, Reason
 from pointsman.core.events import Held, ModelCard, Placed, Refused
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
 from pointsman.core.limits import BUSY_ATTEMPTS_MAX
 from pointsman.core.request import Outcome, Request
-from pointsman.ports import VerdictSink
+from pointsman.ports import Placer, VerdictSink
 
 
 class Told(msgspec.Struct):
@@ -151,3 +152,42 @@ class ScriptedPlacer:
             candidates=(),
             excluded=(),
         )
+
+
+class _TurnPlacer:
+    """Round robin that keeps no books."""
+
+    def __init__(self, urls: Sequence[str], model: str) -> None:
+        script = ScriptedPlacer(urls, models=(model,))
+        told = Told(Request(RequestId(""), ModelName(model), Prompt(Namespace(model))), print)
+        self._decision = script._decision(told, Ruling.PLACED)
+        self._urls = urls
+        self._models = script.models()
+        self._turn = 0
+
+    def arrive(self, request: Request, on_verdict: VerdictSink) -> None:
+        node = self._turn = (self._turn + 1) % len(self._urls)
+        name = NodeName(f"engine-{node + 1}")
+        on_verdict(
+            Placed(request.id, NodeId(node + 1), name, self._urls[node], self._decision)
+        )
+
+    def started(self, request_id: RequestId) -> None:
+        pass
+
+    def failed(self, request_id: RequestId, kind: FailureKind) -> None:
+        raise NotImplementedError("nothing fails here")
+
+    def settle(self, request_id: RequestId, outcome: Outcome) -> None:
+        pass
+
+    def models(self) -> Sequence[ModelCard]:
+        return self._models
+
+    def ready(self) -> bool:
+        return True
+
+
+def turn_placer(urls: Sequence[str], model: str) -> Placer:
+    """A placer that takes the URLs in turn and costs next to nothing, for measurements."""
+    return _TurnPlacer(urls, model)

@@ -75,6 +75,11 @@ TRANSITIONS: Mapping[State, Mapping[Step | EndCause, State]] = MappingProxyType(
 )
 
 
+# Python 3.11 takes 0.1 us to look an enum's member up and a tenth of that for a global.
+_STREAMING, _SETTLED = State.STREAMING, State.SETTLED
+_HOLD, _PLACE, _DIAL, _START = Step.HOLD, Step.PLACE, Step.DIAL, Step.START
+
+
 class IllegalTransition(Exception):  # noqa: N818 - names what happened
     """A step that the table does not allow: a bug of the driver's."""
 
@@ -98,36 +103,20 @@ class Exchange:
     """One request from its arrival (`now_s`) on. Every method that takes a step raises
     IllegalTransition if the step is not allowed. Not shared: its handler owns it."""
 
-    __slots__ = (
-        "_busy_attempts",
-        "_deadline_s",
-        "_failed_attempts",
-        "_timeouts",
-        "_total_deadline_s",
-        "arrived_s",
-        "attempts",
-        "dialled_s",
-        "ended_s",
-        "first_byte_s",
-        "outcome",
-        "placed_s",
-        "request_id",
-        "state",
-    )
+    state = State.RECEIVED
+    attempts = 0
+    outcome: Outcome | None = None
+    placed_s: float | None = None
+    dialled_s: float | None = None
+    first_byte_s: float | None = None
+    ended_s: float | None = None
+    _failed_attempts = 0
+    _busy_attempts = 0
 
     def __init__(self, request_id: RequestId, timeouts: Timeouts, now_s: float) -> None:
         self.request_id = request_id
-        self.state = State.RECEIVED
-        self.attempts = 0
-        self.outcome: Outcome | None = None
         self.arrived_s = now_s
-        self.placed_s: float | None = None
-        self.dialled_s: float | None = None
-        self.first_byte_s: float | None = None
-        self.ended_s: float | None = None
         self._timeouts = timeouts
-        self._failed_attempts = 0
-        self._busy_attempts = 0
         self._total_deadline_s = now_s + timeouts.total_s
         self._deadline_s = self._total_deadline_s
 
@@ -135,12 +124,12 @@ class Exchange:
 
     def held(self) -> None:
         """The scheduler holds the request in its queue."""
-        self._step(Step.HOLD)
+        self._step(_HOLD)
 
     def placed(self, now_s: float) -> None:
         """The scheduler chose a node. Needs `may_be_placed`."""
         assert self.may_be_placed, f"{self.request_id}: {self.attempts} attempts are enough"
-        self._step(Step.PLACE)
+        self._step(_PLACE)
         self.attempts += 1
         if self.placed_s is None:
             self.placed_s = now_s
@@ -148,7 +137,7 @@ class Exchange:
 
     def dialled(self, now_s: float) -> None:
         """The request is on its way to the node."""
-        self._step(Step.DIAL)
+        self._step(_DIAL)
         self.dialled_s = now_s
         self._wait(now_s, self._timeouts.first_byte_s)
 
@@ -168,7 +157,7 @@ class Exchange:
 
     def started(self, now_s: float) -> None:
         """The first byte of the answer goes to the client: no other node may be tried."""
-        self._step(Step.START)
+        self._step(_START)
         self.first_byte_s = now_s
         self._wait(now_s, self._timeouts.idle_s)
 
@@ -213,8 +202,8 @@ class Exchange:
         return (
             self._failed_attempts < ATTEMPTS_MAX
             and self._busy_attempts < BUSY_ATTEMPTS_MAX
-            and self.state is not State.STREAMING
-            and self.state is not State.SETTLED
+            and self.state is not _STREAMING
+            and self.state is not _SETTLED
         )
 
     def deadline_s(self) -> float:
@@ -226,7 +215,7 @@ class Exchange:
 
         NODE_UNREACHABLE is a failed attempt, after which another node may be tried.
         """
-        if now_s < self._deadline_s or self.state is State.SETTLED:
+        if now_s < self._deadline_s or self.state is _SETTLED:
             return None
         if now_s >= self._total_deadline_s:
             return Reason.TOTAL_TIMEOUT
@@ -242,12 +231,13 @@ class Exchange:
     def _step(self, step: Step | EndCause) -> None:
         following = TRANSITIONS[self.state].get(step)
         if following is None:
-            state, self.state = self.state, State.SETTLED
+            state, self.state = self.state, _SETTLED
             raise IllegalTransition(f"{self.request_id}: {step} while {state}")
         self.state = following
 
     def _wait(self, now_s: float, stage_s: float) -> None:
-        self._deadline_s = min(now_s + stage_s, self._total_deadline_s)
+        deadline_s, total_s = now_s + stage_s, self._total_deadline_s
+        self._deadline_s = deadline_s if deadline_s < total_s else total_s
 
 
 _OVERDUE: Mapping[State, Reason] = MappingProxyType(

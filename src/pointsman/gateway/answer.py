@@ -11,9 +11,9 @@ import msgspec
 from pointsman.core.errors import FAILURE_REASONS, FailureKind, Reason
 from pointsman.core.events import Placed
 from pointsman.core.ids import RequestId
-from pointsman.gateway.heads import STREAM_LINES, Header, RequestHead, reply_lines, status_line
+from pointsman.gateway.heads import STREAM_LINES, Header, RequestHead, reply_pieces, status_line
 from pointsman.gateway.options import GatewayOptions
-from pointsman.gateway.relay import Framing, Relay, framing_lines, is_event_stream, reset
+from pointsman.gateway.relay import Framing, Relay, framing_line, is_event_stream, reset
 from pointsman.gateway.replies import (
     Cors,
     Reply,
@@ -25,6 +25,7 @@ from pointsman.gateway.replies import (
 from pointsman.gateway.upstream import UpstreamConnection
 
 _EARLY_STREAM = b"content-type: text/event-stream; charset=utf-8\r\n" + STREAM_LINES
+_LENGTH = Framing.LENGTH
 _BODILESS = frozenset({204, 304})
 
 
@@ -40,17 +41,6 @@ class EngineAnswer(msgspec.Struct, frozen=True):
 class Answer:
     """The answer to one request. `closes` is whether the connection ends with it; `status`
     is what the client was told, None before that."""
-
-    __slots__ = (
-        "_cors",
-        "_head",
-        "_options",
-        "_request_id",
-        "_transport",
-        "closes",
-        "relay",
-        "status",
-    )
 
     def __init__(
         self,
@@ -84,11 +74,11 @@ class Answer:
         framing, length = self._framing(upstream, len(body))
         relay = self.relay = Relay(self._transport, framing)
         self._look_along(relay, upstream, is_stream=is_stream)
-        lines = reply_lines(upstream.headers, is_stream=is_stream, has_cors=self._cors.enabled)
+        lines = reply_pieces(upstream.headers, is_stream=is_stream, has_cors=self._cors.enabled)
         if is_stream:
             lines.append(STREAM_LINES)
         if upstream.status not in _BODILESS:
-            lines.append(framing_lines(framing, length))
+            lines.append(framing_line(framing, length))
         relay.open(self._rendered(upstream.status, lines, placed), body, is_whole=upstream.complete)
         return relay
 
@@ -98,13 +88,13 @@ class Answer:
             self._fail_stream(stream_error_of(answer.body if answer.status >= 400 else b""))
             return
         self.status = answer.status
-        lines = reply_lines(answer.headers, is_stream=False, has_cors=self._cors.enabled)
-        if answer.kind is FailureKind.BUSY and not _has(lines, b"retry-after:"):
+        lines = reply_pieces(answer.headers, is_stream=False, has_cors=self._cors.enabled)
+        if answer.kind is FailureKind.BUSY and not _has(answer.headers, b"retry-after"):
             lines.append(b"retry-after: %d\r\n" % max(1, round(retry_after_s or 1.0)))
         reason = FAILURE_REASONS[answer.kind]
         lines += (
             b"x-pointsman-reason: %b\r\n" % reason.encode(),
-            framing_lines(Framing.LENGTH, len(answer.body)),
+            framing_line(Framing.LENGTH, len(answer.body)),
         )
         self._transport.write(self._rendered(answer.status, lines, None) + answer.body)
 
@@ -146,9 +136,9 @@ class Answer:
 
     def _framing(self, upstream: UpstreamConnection, body_bytes: int) -> tuple[Framing, int]:
         if upstream.length is not None:
-            return Framing.LENGTH, upstream.length
+            return _LENGTH, upstream.length
         if upstream.complete:
-            return Framing.LENGTH, body_bytes
+            return _LENGTH, body_bytes
         return self._open_ended(), 0
 
     def _open_ended(self) -> Framing:
@@ -158,7 +148,7 @@ class Answer:
         return Framing.CLOSE
 
     def _look_along(self, relay: Relay, upstream: UpstreamConnection, *, is_stream: bool) -> None:
-        if any(name.lower() == b"content-encoding" for name, _ in upstream.headers):
+        if upstream.is_encoded:
             return
         if is_stream:
             relay.scan_events()
@@ -176,7 +166,7 @@ class Answer:
         framing = self._open_ended()
         self.relay = Relay(self._transport, framing)
         self.relay.scan_events()
-        lines = [_EARLY_STREAM, framing_lines(framing, 0)]
+        lines = [_EARLY_STREAM, framing_line(framing, 0)]
         self.relay.open(self._rendered(200, lines, None), b"", is_whole=False)
         self.relay.comment()
 
@@ -205,5 +195,5 @@ def _field(value: str) -> bytes:
     return value.encode("ascii", "replace")
 
 
-def _has(lines: list[bytes], name: bytes) -> bool:
-    return any(line.lower().startswith(name) for line in lines)
+def _has(headers: list[Header], name: bytes) -> bool:
+    return any(known.lower() == name for known, _ in headers)

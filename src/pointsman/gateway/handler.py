@@ -16,7 +16,7 @@ from pointsman.core.request import Outcome, Request
 from pointsman.gateway.answer import Answer, EngineAnswer
 from pointsman.gateway.attempts import engine_head, error_cause, failure_kind, is_retriable
 from pointsman.gateway.heads import RequestHead
-from pointsman.gateway.observer import ExchangeRecord, exchange_record
+from pointsman.gateway.observer import exchange_record
 from pointsman.gateway.relay import Relay, is_event_stream
 from pointsman.gateway.replies import error_reply
 from pointsman.gateway.routing import BodyRefused, core_request, decoded_body, routing_fields
@@ -29,34 +29,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Python 3.11 takes 0.1 us to look an enum's member up and a tenth of that for a global.
+_SETTLED, _FINISHED = State.SETTLED, EndCause.FINISHED
+
 
 class Handler:
     """Handles one request of one client; is the `Attempt` that engine connections talk to."""
 
-    __slots__ = (
-        "_answer",
-        "_body",
-        "_bytes_in",
-        "_client",
-        "_comment_every_s",
-        "_dial",
-        "_endpoint",
-        "_exchange",
-        "_head",
-        "_kept_answer",
-        "_last_failure",
-        "_model",
-        "_moved",
-        "_owes_settlement",
-        "_placed",
-        "_pool",
-        "_quiet_since_s",
-        "_redialled",
-        "_relay",
-        "_shared",
-        "_upstream",
-        "_wants_stream",
-    )
+    _body = b""
+    _bytes_in = 0
+    _model = ModelName("")
+    _wants_stream = False
+    _owes_settlement = False
+    _redialled = False
+    _moved = False  # whether bytes were relayed since the last sweep
+    _placed: Placed | None = None
+    _pool: NodePool | None = None
+    _dial: Dial | None = None
+    _upstream: UpstreamConnection | None = None
+    _kept_answer: EngineAnswer | None = None
+    _last_failure: FailureKind | None = None
+    _relay: Relay | None = None
 
     def __init__(
         self, shared: Shared, client: "ClientConnection", head: RequestHead, endpoint: Endpoint
@@ -76,20 +69,6 @@ class Handler:
             shared.cors,
             closes=shared.draining or not head.keep_alive,
         )
-        self._body = b""
-        self._bytes_in = 0
-        self._model = ModelName("")
-        self._wants_stream = False
-        self._placed: Placed | None = None
-        self._owes_settlement = False
-        self._pool: NodePool | None = None
-        self._dial: Dial | None = None
-        self._upstream: UpstreamConnection | None = None
-        self._redialled = False
-        self._kept_answer: EngineAnswer | None = None
-        self._last_failure: FailureKind | None = None
-        self._relay: Relay | None = None
-        self._moved = False
         self._quiet_since_s = now_s
         self._comment_every_s = shared.options.sse_comment_s or float("inf")
         shared.live[request_id] = self
@@ -126,7 +105,7 @@ class Handler:
 
     def on_verdict(self, verdict: Verdict) -> None:
         """The scheduler's answer; one that comes after the end is void."""
-        if self._exchange.state is State.SETTLED:
+        if self._exchange.state is _SETTLED:
             return
         try:
             match verdict:
@@ -303,14 +282,14 @@ class Handler:
         """The reply is relayed whole."""
         assert self._relay is not None
         self._upstream = None
+        status, scanner = upstream.status, self._relay.scanner
         upstream.release(self._shared.now_s())
-        scanner = self._relay.scanner
-        if upstream.status >= 400:
-            self._end(error_cause(upstream.status))
+        if status >= 400:
+            self._end(error_cause(status))
         elif scanner is not None and scanner.error is not None:
             self._end(EndCause.ENGINE_ERROR)
         else:
-            self._end(EndCause.FINISHED)
+            self._end(_FINISHED)
         self._client.answered(close=self._answer.closes)
 
     # --- the client's side --------------------------------------------------------------
@@ -400,7 +379,17 @@ class Handler:
         )
         self._settle(outcome)
         if self._shared.observer is not None:
-            self._shared.observer.exchange_ended(self._record(outcome, reason))
+            record = exchange_record(
+                self._exchange,
+                outcome,
+                reason,
+                endpoint=self._endpoint,
+                model=self._model,
+                placed=self._placed,
+                bytes_in=self._bytes_in,
+                bytes_out=0 if relay is None else relay.bytes_out,
+            )
+            self._shared.observer.exchange_ended(record)
 
     def _settle(self, outcome: Outcome) -> None:
         """Give back what the request holds, each thing once."""
@@ -409,18 +398,6 @@ class Handler:
         if self._owes_settlement:
             self._owes_settlement = False
             self._shared.placer.settle(self._exchange.request_id, outcome)
-
-    def _record(self, outcome: Outcome, reason: Reason | None) -> ExchangeRecord:
-        return exchange_record(
-            self._exchange,
-            outcome,
-            reason,
-            endpoint=self._endpoint,
-            model=self._model,
-            placed=self._placed,
-            bytes_in=self._bytes_in,
-            bytes_out=0 if self._relay is None else self._relay.bytes_out,
-        )
 
     def _drop_engine(self) -> None:
         if self._dial is not None:

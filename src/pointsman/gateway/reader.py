@@ -138,7 +138,7 @@ class RequestReader:
         except BadHead as bad:
             self._refuse(bad.reason, bad.detail)
             return
-        if (head.content_length or 0) > self._options.body_bytes_max:
+        if head.content_length > self._options.body_bytes_max:
             self._refuse_size()
         elif head.expects_continue and not head.is_http_10:
             self.wants_continue = True

@@ -31,19 +31,11 @@ class Framing(Enum):
     CLOSE = "close"  # HTTP/1.0 without a length
 
 
+_LENGTH, _CHUNKED = Framing.LENGTH, Framing.CHUNKED  # members are slow to look up in Python 3.11
+
+
 class Relay:
     """One answer. `open` it, `pass_on` its parts, then `finish` or break off."""
-
-    __slots__ = (
-        "_kept",
-        "_kept_bytes",
-        "_last",
-        "_transport",
-        "bytes_out",
-        "framing",
-        "is_stream",
-        "scanner",
-    )
 
     def __init__(self, transport: asyncio.Transport, framing: Framing) -> None:
         self._transport = transport
@@ -68,7 +60,7 @@ class Relay:
         """Send head and first bytes, and the end too if `is_whole`: all in one write."""
         if body:
             self._note(body)
-        if self.framing is not Framing.CHUNKED:
+        if self.framing is not _CHUNKED:
             self._transport.write(head + body)
             return
         end = b"0\r\n\r\n" if is_whole else b""
@@ -78,7 +70,7 @@ class Relay:
     def pass_on(self, body: bytes) -> None:
         """Send further bytes."""
         self._note(body)
-        if self.framing is not Framing.CHUNKED:
+        if self.framing is not _CHUNKED:
             self._transport.write(body)
         elif len(body) <= CHUNK_JOIN_BYTES_MAX:
             self._transport.write(b"%x\r\n%b\r\n" % (len(body), body))
@@ -89,7 +81,7 @@ class Relay:
         """Send the last bytes, if any, and the end."""
         if body:
             self._note(body)
-        if self.framing is not Framing.CHUNKED:
+        if self.framing is not _CHUNKED:
             self._transport.write(body)
         elif body:
             self._transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
@@ -130,20 +122,16 @@ class Relay:
                 self._kept = None
 
     def _write_framed(self, data: bytes) -> None:
-        if self.framing is Framing.CHUNKED:
+        if self.framing is _CHUNKED:
             data = b"%x\r\n%b\r\n" % (len(data), data)
         self._transport.write(data)
 
 
-def framing_lines(framing: Framing, length: int) -> bytes:
-    """The framing's header line."""
-    match framing:
-        case Framing.LENGTH:
-            return b"content-length: %d\r\n" % length
-        case Framing.CHUNKED:
-            return b"transfer-encoding: chunked\r\n"
-        case Framing.CLOSE:
-            return b""
+def framing_line(framing: Framing, length: int) -> bytes:
+    """The framing's header line; none where the end of the connection is the answer's."""
+    if framing is _CHUNKED:
+        return b"transfer-encoding: chunked\r\n"
+    return b"content-length: %d\r\n" % length if framing is _LENGTH else b""
 
 
 def is_event_stream(content_type: bytes) -> bool:

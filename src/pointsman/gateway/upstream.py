@@ -79,6 +79,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.length: int | None = None
         self.content_type = b""
         self.is_chunked = False
+        self.is_encoded = False
         self.has_head = False
         self.has_bytes = False
         self.complete = False
@@ -200,6 +201,8 @@ class UpstreamConnection(asyncio.Protocol):
                 self.length = int(value)
             elif size == 17 and name.lower() == b"transfer-encoding":
                 self.is_chunked = True
+            elif size == 16 and name.lower() == b"content-encoding":
+                self.is_encoded = True
 
     def on_message_complete(self) -> None:
         if self.status < 200:  # 100, 102, 103: hints about a reply, not the reply
