@@ -73,16 +73,8 @@ def test_the_cluster_has_room_if_its_free_blocks_in_sum_suffice(ledger: Ledger) 
     assert ledger.fits_cluster(41)
 
 
-def test_resizing_keeps_state_and_expiry(ledger: Ledger) -> None:
-    ledger.reserve(ONE, A, 30, 0.0)
-    ledger.commit(ONE, 1.0)
-    assert ledger.resize(ONE, 45) == Lease(ONE, A, 45, LeaseState.COMMITTED, 1.0 + LEASE_TTL_S)
-    assert (ledger.free(A), ledger.committed_blocks) == (55, 45)
-
-
 def test_late_messages_about_a_lease_that_is_gone_change_nothing(ledger: Ledger) -> None:
     assert ledger.commit(ONE, 0.0) is None
-    assert ledger.resize(ONE, 5) is None
     assert ledger.release(ONE) is None
     assert ledger.forget(B) == []
     ledger.check()
@@ -125,14 +117,6 @@ def test_capacity_may_shrink_below_what_is_leased(ledger: Ledger) -> None:
     ledger.check()
 
 
-def test_stale_expiries_stay_few(ledger: Ledger) -> None:
-    for n in range(1_000):
-        ledger.reserve(RequestId(str(n)), A, 1, float(n))
-        ledger.commit(RequestId(str(n)), float(n))
-        ledger.release(RequestId(str(n)))
-        ledger.check()  # bounds the heap
-
-
 NODES = st.sampled_from([NodeId(n) for n in range(4)])
 REQUESTS = st.sampled_from([RequestId(f"r{n}") for n in range(12)])
 
@@ -167,10 +151,6 @@ class LedgerAgainstTwin(RuleBasedStateMachine):
         committed = self.ledger.commit(request_id, self.now_s)
         self._replace(request_id, committed)
         assert committed is None or committed.state is LeaseState.COMMITTED
-
-    @rule(request_id=REQUESTS, blocks=st.integers(0, 80))
-    def true_size(self, request_id: RequestId, blocks: int) -> None:
-        self._replace(request_id, self.ledger.resize(request_id, blocks))
 
     @rule(request_id=REQUESTS)
     def end_or_cancel(self, request_id: RequestId) -> None:

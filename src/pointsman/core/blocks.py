@@ -11,6 +11,7 @@ guess about a cache, never another tenant's text: engines verify their own block
 from array import array
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import lru_cache
 
 import msgspec
 from xxhash import xxh3_64_intdigest
@@ -48,6 +49,7 @@ class Namespace(msgspec.Struct, frozen=True, gc=False):
     salt: str = ""
 
 
+@lru_cache(maxsize=4_096)
 def root_hash(namespace: Namespace, scheme: Scheme) -> BlockHash:
     """The chain's seed. Length-prefixed, so that ("ab", "c") and ("a", "bc") differ."""
     parts = (namespace.model, namespace.salt, f"{scheme.unit}:{scheme.size}")

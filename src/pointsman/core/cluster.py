@@ -13,6 +13,7 @@ from pointsman.core.calibration import PRIOR, Calibration, Speeds
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals, NodeSpec
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId, Slot
 from pointsman.core.limits import (
+    LEARN_INTERVAL_S,
     NODE_CONCURRENCY_MAX,
     NODES_MAX,
     PASSIVE_FAILURES_MAX,
@@ -97,6 +98,7 @@ class Node:
         self._foreign_before = 0
         # Learned.
         self.calibration = Calibration(PRIOR)
+        self._learns_next_s = 0.0
         self.predicted_tokens = 0
         self.reported_tokens = 0
         self._hit_trust = 1.0
@@ -154,6 +156,14 @@ class Node:
         head = next(iter(self._prefills.values()))
         elapsed_s = now_s - self._head_since_s
         return max(0.0, self.queue_s - min(elapsed_s, head.prefill_s))
+
+    def learns(self, now_s: float) -> bool:
+        """Whether a sample that ends now is worth learning from: all until the speeds are
+        known, then one in `LEARN_INTERVAL_S`."""
+        if self.calibration.calibrated and now_s < self._learns_next_s:
+            return False
+        self._learns_next_s = now_s + LEARN_INTERVAL_S
+        return True
 
     # --- own work ----------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What a request would cost on a node: one row a candidate, every term in seconds.
+"""What a request would cost on a node: a candidate, every term in seconds.
 
 With L prompt tokens of which n are not cached there, O expected output tokens, B requests in
 flight there holding K tokens, and the node's learned speeds:
@@ -19,11 +19,10 @@ burst of siblings would compute their prefix once on every idle node. `dispatch`
 and not work: requests that wait behind each other do not add it up.
 """
 
-from math import ceil
-
 import msgspec
 
 from pointsman.core.cluster import Node
+from pointsman.core.decision import Candidate
 from pointsman.core.ledger import Ledger
 from pointsman.core.limits import FOOTPRINT_SAFETY
 
@@ -35,46 +34,15 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     output_tokens: int
 
 
-class CostRow(msgspec.Struct, gc=False):
-    """One candidate. A policy writes `score`; nothing else changes.
-
-    `index_hit_tokens` is what the index believes, `hit_tokens` what counts after doubt.
-    """
-
-    node: Node
-    hit_tokens: int
-    index_hit_tokens: int
-    new_tokens: int
-    attention: float
-    inflight: int
-    queue_tokens: int
-    queue_s: float
-    work_s: float
-    prefill_s: float
-    kv_wait_s: float
-    running_s: float
-    decode_s: float
-    stall_s: float
-    slowdown_s: float
-    kv_blocks: int
-    fits: bool
-    score: float = 0.0
-
-    @property
-    def first_token_s(self) -> float:
-        """The request's own time to its first token."""
-        return self.queue_s + self.kv_wait_s + self.prefill_s
-
-
 def footprint_blocks(new_tokens: int, output_tokens: int, block_tokens: int) -> int:
     """KV blocks to reserve (MISSION D1): shared prefix blocks are held by somebody else."""
-    return ceil((new_tokens + output_tokens) * FOOTPRINT_SAFETY / block_tokens)
+    return int((new_tokens + output_tokens) * FOOTPRINT_SAFETY) // block_tokens + 1
 
 
-def cost_row(
+def candidate(
     node: Node, ledger: Ledger, demand: Demand, *, index_hit_tokens: int, now_s: float
-) -> CostRow:
-    """The node's row for a request of this demand. Reads; changes nothing.
+) -> Candidate:
+    """What a request of this demand would cost on `node`. Reads; changes nothing.
 
     At least one token is always computed anew: engines recompute the last block of a prompt
     that is cached in full.
@@ -83,16 +51,17 @@ def cost_row(
     hit = min(index_hit_tokens, prompt - 1) if node.cache_believed else 0
     new = prompt - hit
     attention = new * (prompt - new / 2)
-    speeds = node.speeds
+    calibration = node.calibration
+    speeds = calibration.speeds()
     batch = node.inflight + node.foreign(now_s)
     work_s = new * speeds.prefill_s_per_token + attention * speeds.attention_s_per_token2
-    resident = node.kv_tokens + prompt + output / 2
-    step_s = speeds.step_s + speeds.sequence_s * (batch + 1) + speeds.kv_token_s * resident
-    decode_s = output * step_s
+    per_sequence_s = speeds.sequence_s + speeds.kv_token_s * prompt
+    resident_s = speeds.kv_token_s * (node.kv_tokens + output / 2)
+    decode_s = output * (speeds.step_s + speeds.sequence_s * batch + resident_s + per_sequence_s)
     blocks = footprint_blocks(new, output, node.block_tokens)
     fits = ledger.fits(node.id, blocks)
-    return CostRow(
-        node,
+    return Candidate(
+        node.name,
         hit,
         index_hit_tokens,
         new,
@@ -103,12 +72,14 @@ def cost_row(
         work_s,
         speeds.dispatch_s + work_s,
         0.0 if fits else _kv_wait_s(node, ledger, blocks, decode_s),
-        running_s(node),
         decode_s,
         work_s * (batch + 1),
-        0.5 * output * (speeds.sequence_s + speeds.kv_token_s * prompt) * batch,
+        0.5 * output * per_sequence_s * batch,
+        running_s(node),
         blocks,
         fits,
+        calibration.calibrated,
+        node.placed_order,
     )
 
 

@@ -15,31 +15,49 @@ class Ruling(StrEnum):
     REFUSED = "refused"
 
 
-class Candidate(msgspec.Struct, frozen=True, gc=False):
-    """One node's costs for one request, each term in seconds.
+class Candidate(msgspec.Struct, gc=False):
+    """One node's costs for one request, each term in seconds. Made by `core/cost.py`, where
+    the formulas are; a policy writes `score`, and nothing changes once it has chosen.
 
-    queue_s      work ahead of it: prefill seconds placed there and not yet begun to stream
-    prefill_s    its own uncached prompt, and the engine's fixed latency
-    kv_wait_s    until enough KV blocks are free
-    decode_s     its own output
-    stall_s      what its prefill takes from the requests that decode there and from the next
-    slowdown_s   what its decoding takes from them
-    score        the policy's, lower is better; in seconds for the cost policies
+    hit_tokens        of the prompt, counted as cached there; `index_hit_tokens` before doubt
+    new_tokens        to compute; `attention` is what each of them attends to, summed
+    inflight          requests there; `queue_tokens` are those that prefills there still need
+    queue_s           work ahead of it: prefill seconds placed there and not yet begun to stream
+    work_s            its own uncached prompt; prefill_s adds the engine's fixed latency
+    kv_wait_s         until enough KV blocks are free
+    decode_s          its own output
+    stall_s           what its prefill takes from the requests that decode there and the next
+    slowdown_s        what its decoding takes from them
+    kv_blocks, fits   the lease it needs, and whether there is room for it
+    placed_order      when the node was last chosen: among equals the lowest is next
+    score             the policy's, lower is better; in seconds for the cost policies
     """
 
     node: NodeName
     hit_tokens: int
+    index_hit_tokens: int
     new_tokens: int
+    attention: float
     inflight: int
+    queue_tokens: int
     queue_s: float
+    work_s: float
     prefill_s: float
     kv_wait_s: float
     decode_s: float
     stall_s: float
     slowdown_s: float
+    running_s: float
     kv_blocks: int
+    fits: bool
     calibrated: bool
-    score: float
+    placed_order: int
+    score: float = 0.0
+
+    @property
+    def first_token_s(self) -> float:
+        """The request's own time to its first token."""
+        return self.queue_s + self.kv_wait_s + self.prefill_s
 
 
 class Exclusion(msgspec.Struct, frozen=True, gc=False):

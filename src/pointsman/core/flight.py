@@ -2,11 +2,10 @@
 
 import msgspec
 
-from pointsman.core.blocks import Unit
 from pointsman.core.calibration import OutputLengths, TokenRatio
-from pointsman.core.cluster import Work
-from pointsman.core.cost import CostRow, Demand
-from pointsman.core.decision import Decision
+from pointsman.core.cluster import Node, Work
+from pointsman.core.cost import Demand
+from pointsman.core.decision import Candidate
 from pointsman.core.errors import EndCause
 from pointsman.core.ids import NodeId
 from pointsman.core.request import Outcome, Request
@@ -30,14 +29,10 @@ class Flight:
         "attempt",
         "batch_at_start",
         "credit",
-        "decision",
         "demand",
-        "index_hit_tokens",
         "kv_at_start",
         "node",
-        "placed_s",
-        "predicted_decode_s",
-        "predicted_first_token_s",
+        "predicted",
         "queue_attention",
         "queue_tokens",
         "started_s",
@@ -45,21 +40,17 @@ class Flight:
     )
 
     def __init__(
-        self, attempt: Attempt, demand: Demand, row: CostRow, decision: Decision, now_s: float
+        self, attempt: Attempt, demand: Demand, node: Node, row: Candidate, credit: Credit
     ) -> None:
         self.attempt = attempt
         self.demand = demand
-        self.node = row.node
-        self.decision = decision
-        self.placed_s = now_s
+        self.node = node
+        self.predicted = row
+        self.credit = credit
         self.started_s: float | None = None
-        self.credit = Credit(row.node.slot, Unit.BYTES, ())
-        self.index_hit_tokens = row.index_hit_tokens
-        self.predicted_first_token_s = row.first_token_s
-        self.predicted_decode_s = row.decode_s
-        share = row.queue_s / row.node.queue_s if row.node.queue_s > 0 else 0.0
-        self.queue_tokens = row.node.queue_tokens * share
-        self.queue_attention = row.node.queue_attention * share
+        share = row.queue_s / node.queue_s if node.queue_s > 0 else 0.0
+        self.queue_attention = node.queue_attention * share
+        self.queue_tokens = row.queue_tokens * share
         self.batch_at_start = self.kv_at_start = 0
         self.work = Work(
             new_tokens=row.new_tokens,
@@ -91,16 +82,20 @@ class Flight:
         return self.started_s is not None or outcome.end in _ANSWERED
 
 
-def learn(flight: Flight, outcome: Outcome, lengths: OutputLengths, ratios: TokenRatio) -> None:
-    """Take from a finished request what the next prediction needs."""
-    if outcome.end is not EndCause.FINISHED:
+def learn(
+    flight: Flight, outcome: Outcome, lengths: OutputLengths, ratios: TokenRatio, now_s: float
+) -> None:
+    """Take from a finished request what the next prediction needs: a sample of requests is
+    enough, and learning from each would take longer than placing it."""
+    node = flight.node
+    if outcome.end is not EndCause.FINISHED or not node.learns(now_s):
         return
-    request, node = flight.request, flight.node
+    request = flight.request
     if outcome.prompt_tokens is not None:
         if request.prompt.token_count is None and request.prompt.text:
             ratios.observe(request.model, len(request.prompt.text), outcome.prompt_tokens)
         if outcome.cached_tokens is not None:
-            node.hit_reported(flight.index_hit_tokens, outcome.cached_tokens)
+            node.hit_reported(flight.predicted.index_hit_tokens, outcome.cached_tokens)
     output = outcome.output_tokens
     if output is None:
         output = outcome.streamed_tokens
@@ -122,13 +117,13 @@ def _learn_from_stream(flight: Flight, outcome: Outcome, output_tokens: int) -> 
 
 def _learn_from_whole(flight: Flight, outcome: Outcome, output_tokens: int) -> None:
     """Only the sum is seen, so both parts are taken to be off by the same factor."""
-    predicted_s = flight.predicted_first_token_s + flight.predicted_decode_s
+    predicted_s = flight.predicted.first_token_s + flight.predicted.decode_s
     if outcome.ttft_s is None or predicted_s <= 0:
         return
     factor = (outcome.ttft_s + (outcome.decode_s or 0.0)) / predicted_s
-    _observe_prefill(flight, outcome, factor * flight.predicted_first_token_s)
+    _observe_prefill(flight, outcome, factor * flight.predicted.first_token_s)
     if output_tokens > 1 and flight.demand.output_tokens > 0:
-        step_s = factor * flight.predicted_decode_s / flight.demand.output_tokens
+        step_s = factor * flight.predicted.decode_s / flight.demand.output_tokens
         _observe_decode(flight, step_s)
 
 

@@ -8,14 +8,11 @@ estimate above its whole capacity must not be refused for ever, so a lease is cu
 """
 
 from enum import StrEnum
-from heapq import heapify, heappop, heappush
 
 import msgspec
 
 from pointsman.core.ids import NodeId, RequestId
 from pointsman.core.limits import LEASE_TTL_S, RESERVATION_TTL_S
-
-_STALE_MAX = 64  # expiries of leases that are gone, beside as many as there are leases
 
 
 class LeaseState(StrEnum):
@@ -36,23 +33,20 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ledger:
-    """All leases. Each operation takes constant time (expiry a logarithm more).
+    """All leases, in constant time an operation.
 
-    `reserved_blocks` and `committed_blocks` are totals over all nodes.
+    All reservations last equally long, and so do all committed leases, so each of the two
+    dicts is in order of expiry. `now_s` never goes back.
     """
 
     def __init__(self) -> None:
-        self.reserved_blocks = 0
-        self.committed_blocks = 0
-        self._leases: dict[RequestId, Lease] = {}
+        self._reserved: dict[RequestId, Lease] = {}
+        self._committed: dict[RequestId, Lease] = {}
         self._accounts: dict[NodeId, _Account] = {}
-        self._expiries: list[tuple[float, RequestId]] = []  # heap; stale where a lease moved on
-        self._free_blocks = 0  # sum over the nodes of known capacity
-        self._always_fitting = 0  # nodes that are without lease or of unknown capacity
 
     def __repr__(self) -> str:
         return (
-            f"<Ledger {len(self._leases)} leases on {len(self._accounts)} nodes: "
+            f"<Ledger {len(self)} leases on {len(self._accounts)} nodes: "
             f"{self.reserved_blocks} blocks reserved, {self.committed_blocks} committed>"
         )
 
@@ -63,44 +57,48 @@ class Ledger:
 
         Refuses nothing: `fits` is to be asked before. A request has one lease at a time.
         """
-        assert request_id not in self._leases, request_id
+        assert self.get(request_id) is None, request_id
         assert blocks >= 0, blocks
-        blocks = self._account(node_id).clamped(blocks)
+        account = self._account(node_id)
+        if account.capacity is not None and blocks > account.capacity:
+            blocks = account.capacity
         lease = Lease(request_id, node_id, blocks, LeaseState.RESERVED, now_s + RESERVATION_TTL_S)
-        self._book(lease)
+        self._reserved[request_id] = lease
+        account.leased += blocks
+        account.leases += 1
         return lease
 
     def commit(self, request_id: RequestId, now_s: float) -> Lease | None:
         """The first token is there. Harmless twice; None if there is no such lease."""
-        lease = self._leases.get(request_id)
-        if lease is None or lease.state is LeaseState.COMMITTED:
-            return lease
-        return self._replace(lease, lease.blocks, LeaseState.COMMITTED, now_s + LEASE_TTL_S)
-
-    def resize(self, request_id: RequestId, blocks: int) -> Lease | None:
-        """The request's true size is known. None if there is no such lease."""
-        assert blocks >= 0, blocks
-        lease = self._leases.get(request_id)
+        lease = self._reserved.pop(request_id, None)
         if lease is None:
-            return None
-        clamped = self._account(lease.node_id).clamped(blocks)
-        return self._replace(lease, clamped, lease.state, lease.expires_s)
+            return self._committed.get(request_id)
+        state, expires_s = LeaseState.COMMITTED, now_s + LEASE_TTL_S
+        lease = Lease(request_id, lease.node_id, lease.blocks, state, expires_s)
+        self._committed[request_id] = lease
+        return lease
 
     def release(self, request_id: RequestId) -> Lease | None:
         """The request is over: its blocks are free. Harmless twice, then None."""
-        lease = self._leases.get(request_id)
-        if lease is not None:
-            self._unbook(lease)
+        lease = self._committed.pop(request_id, None)
+        if lease is None:
+            lease = self._reserved.pop(request_id, None)
+        if lease is None:
+            return None
+        account = self._accounts[lease.node_id]
+        account.leased -= lease.blocks
+        account.leases -= 1
         return lease
 
     def expire(self, now_s: float) -> list[Lease]:
-        """Take back what should have been released by now, in order of expiry."""
+        """Take back what should have been released by now."""
         expired: list[Lease] = []
-        while self._expiries and self._expiries[0][0] <= now_s:
-            expires_s, request_id = heappop(self._expiries)
-            lease = self._leases.get(request_id)
-            if lease is not None and lease.expires_s == expires_s:
-                self._unbook(lease)
+        for leases in (self._reserved, self._committed):
+            while leases:
+                lease = next(iter(leases.values()))
+                if lease.expires_s > now_s:
+                    break
+                self.release(lease.request_id)
                 expired.append(lease)
         return expired
 
@@ -109,42 +107,41 @@ class Ledger:
     def set_capacity(self, node_id: NodeId, blocks: int | None) -> None:
         """The node's KV blocks; None if unknown. Leases stand, even if it has fewer now."""
         assert blocks is None or blocks >= 0, blocks
-        account = self._account(node_id)
-        self._discount(account)
-        account.capacity = blocks
-        self._count(account)
+        self._account(node_id).capacity = blocks
 
     def forget(self, node_id: NodeId) -> list[Lease]:
         """This incarnation of the node is gone, and with it the leases that it had."""
-        account = self._accounts.get(node_id)
-        if account is None:
-            return []
-        void = [self._leases[request_id] for request_id in account.requests]
+        void = [lease for lease in self._standing() if lease.node_id == node_id]
         for lease in void:
-            self._unbook(lease)
-        self._discount(account)
-        del self._accounts[node_id]
+            self.release(lease.request_id)
+        self._accounts.pop(node_id, None)
         return void
 
     # --- questions ---
 
     def get(self, request_id: RequestId) -> Lease | None:
         """The request's lease."""
-        return self._leases.get(request_id)
+        return self._reserved.get(request_id) or self._committed.get(request_id)
 
     def fits(self, node_id: NodeId, blocks: int) -> bool:
         """Whether a lease of `blocks` may be reserved on the node now."""
         account = self._accounts.get(node_id)
-        return account is None or account.always_fits or account.free >= blocks
+        if account is None or account.capacity is None or not account.leased:
+            return True
+        return account.capacity - account.leased >= blocks
 
     def fits_cluster(self, blocks: int) -> bool:
         """Whether all nodes together have `blocks` free; only `fits` says that one has."""
-        return self._always_fitting > 0 or self._free_blocks >= blocks
+        if any(self.fits(node_id, blocks) for node_id in self._accounts):
+            return True
+        return sum(self.free(node_id) or 0 for node_id in self._accounts) >= blocks
 
     def free(self, node_id: NodeId) -> int | None:
         """Blocks that are not leased, at least 0; None if the capacity is unknown."""
         account = self._accounts.get(node_id)
-        return None if account is None or account.capacity is None else account.free
+        if account is None or account.capacity is None:
+            return None
+        return max(0, account.capacity - account.leased)
 
     def leased(self, node_id: NodeId) -> int:
         """Blocks that are leased on the node."""
@@ -154,111 +151,57 @@ class Ledger:
     def lease_count(self, node_id: NodeId) -> int:
         """Requests with a lease on the node."""
         account = self._accounts.get(node_id)
-        return 0 if account is None else len(account.requests)
+        return 0 if account is None else account.leases
+
+    @property
+    def reserved_blocks(self) -> int:
+        """Blocks of requests that have no token yet, over all nodes."""
+        return sum(lease.blocks for lease in self._reserved.values())
+
+    @property
+    def committed_blocks(self) -> int:
+        """Blocks of requests that are past their first token, over all nodes."""
+        return sum(lease.blocks for lease in self._committed.values())
 
     def __len__(self) -> int:
-        return len(self._leases)
+        return len(self._reserved) + len(self._committed)
 
-    def check(self) -> None:
-        """Assert that every total is the sum of the leases that stand."""
-        leased = dict.fromkeys(self._accounts, 0)
-        totals = dict.fromkeys(LeaseState, 0)
-        for request_id, lease in self._leases.items():
-            assert lease.request_id == request_id, (lease, request_id)
-            assert request_id in self._accounts[lease.node_id].requests, lease
-            leased[lease.node_id] += lease.blocks
-            totals[lease.state] += lease.blocks
-        accounts = self._accounts
-        assert leased == {node_id: account.leased for node_id, account in accounts.items()}
-        assert totals[LeaseState.RESERVED] == self.reserved_blocks, totals
-        assert totals[LeaseState.COMMITTED] == self.committed_blocks, totals
-        assert len(self._leases) == sum(len(account.requests) for account in accounts.values())
-        assert self._free_blocks == sum(account.free for account in accounts.values())
-        assert self._always_fitting == sum(account.always_fits for account in accounts.values())
-        pending = dict.fromkeys(self._expiries)
-        for lease in self._leases.values():
-            assert (lease.expires_s, lease.request_id) in pending, f"never expires: {lease}"
-        assert len(self._expiries) <= 2 * len(self._leases) + _STALE_MAX, len(self._expiries)
-
-    # --- bookkeeping ---
+    def _standing(self) -> list[Lease]:
+        return [*self._reserved.values(), *self._committed.values()]
 
     def _account(self, node_id: NodeId) -> "_Account":
         account = self._accounts.get(node_id)
         if account is None:
             account = self._accounts[node_id] = _Account()
-            self._count(account)
         return account
 
-    def _book(self, lease: Lease) -> None:
-        account = self._accounts[lease.node_id]
-        self._leases[lease.request_id] = lease
-        account.requests[lease.request_id] = None
-        self._change(account, lease, lease.blocks)
-        self._watch(lease)
+    def check(self) -> None:
+        """Assert that every total is the sum of the leases that stand, in order of expiry."""
+        blocks = dict.fromkeys(self._accounts, 0)
+        counts = dict.fromkeys(self._accounts, 0)
+        for lease in self._standing():
+            blocks[lease.node_id] += lease.blocks
+            counts[lease.node_id] += 1
+        accounts = self._accounts
+        assert blocks == {node_id: account.leased for node_id, account in accounts.items()}
+        assert counts == {node_id: account.leases for node_id, account in accounts.items()}
+        assert not self._reserved.keys() & self._committed.keys(), "a request has one lease"
+        self._check_order(self._reserved, LeaseState.RESERVED)
+        self._check_order(self._committed, LeaseState.COMMITTED)
 
-    def _unbook(self, lease: Lease) -> None:
-        account = self._accounts[lease.node_id]
-        del self._leases[lease.request_id]
-        del account.requests[lease.request_id]
-        self._change(account, lease, -lease.blocks)
-        self._drop_stale()
-
-    def _replace(self, lease: Lease, blocks: int, state: LeaseState, expires_s: float) -> Lease:
-        account = self._accounts[lease.node_id]
-        new = Lease(lease.request_id, lease.node_id, blocks, state, expires_s)
-        self._change(account, lease, -lease.blocks)
-        self._change(account, new, blocks)
-        self._leases[lease.request_id] = new
-        if expires_s != lease.expires_s:
-            self._watch(new)
-        return new
-
-    def _change(self, account: "_Account", lease: Lease, blocks: int) -> None:
-        self._discount(account)
-        account.leased += blocks
-        self._count(account)
-        if lease.state is LeaseState.RESERVED:
-            self.reserved_blocks += blocks
-        else:
-            self.committed_blocks += blocks
-
-    def _count(self, account: "_Account") -> None:
-        self._free_blocks += account.free
-        self._always_fitting += account.always_fits
-
-    def _discount(self, account: "_Account") -> None:
-        self._free_blocks -= account.free
-        self._always_fitting -= account.always_fits
-
-    def _watch(self, lease: Lease) -> None:
-        heappush(self._expiries, (lease.expires_s, lease.request_id))
-        self._drop_stale()
-
-    def _drop_stale(self) -> None:
-        """Keep the heap within twice the leases: each rebuild is paid for by what it drops."""
-        if len(self._expiries) > 2 * len(self._leases) + _STALE_MAX:
-            standing = self._leases.values()
-            self._expiries = [(lease.expires_s, lease.request_id) for lease in standing]
-            heapify(self._expiries)
+    def _check_order(self, leases: "dict[RequestId, Lease]", state: LeaseState) -> None:
+        assert all(key == lease.request_id for key, lease in leases.items()), leases
+        assert all(lease.state is state for lease in leases.values()), leases
+        expiries = [lease.expires_s for lease in leases.values()]
+        assert expiries == sorted(expiries), expiries
 
 
 class _Account:
     """One node's side of the ledger."""
 
-    __slots__ = ("capacity", "leased", "requests")
+    __slots__ = ("capacity", "leased", "leases")
 
     def __init__(self) -> None:
         self.capacity: int | None = None
         self.leased = 0
-        self.requests: dict[RequestId, None] = {}
-
-    @property
-    def free(self) -> int:
-        return 0 if self.capacity is None else max(0, self.capacity - self.leased)
-
-    @property
-    def always_fits(self) -> bool:
-        return self.capacity is None or self.leased == 0
-
-    def clamped(self, blocks: int) -> int:
-        return blocks if self.capacity is None else min(blocks, self.capacity)
+        self.leases = 0

@@ -7,7 +7,7 @@ import msgspec
 from pointsman.core.calibration import Speeds
 from pointsman.core.candidates import exclusions
 from pointsman.core.cluster import Health, Node
-from pointsman.core.cost import CostRow, running_s
+from pointsman.core.cost import running_s
 from pointsman.core.decision import Candidate, Decision, Exclusion, Ruling
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals
 from pointsman.core.flight import Attempt
@@ -102,7 +102,7 @@ def decision(
         ruling=_ruling(route),
         policy=policy,
         why=_why(answer),
-        node=chosen.node.name if chosen else None,
+        node=chosen.node if chosen else None,
         attempt=len(attempt.tried) + 1,
         prompt_tokens=route.demand.prompt_tokens,
         output_tokens_expected=route.demand.output_tokens,
@@ -132,29 +132,11 @@ def _why(answer: Choice | Hold | Refusal) -> str:
 
 
 def _candidates(
-    route: Route, chosen: CostRow | None, rows_max: int | None
+    route: Route, chosen: Candidate | None, rows_max: int | None
 ) -> tuple[Candidate, ...]:
     """Best first, the chosen one before its equals."""
     rows = sorted(route.rows, key=lambda row: (row.score, row is not chosen))
-    return tuple(_candidate(row) for row in rows[:rows_max])
-
-
-def _candidate(row: CostRow) -> Candidate:
-    return Candidate(
-        node=row.node.name,
-        hit_tokens=row.hit_tokens,
-        new_tokens=row.new_tokens,
-        inflight=row.inflight,
-        queue_s=row.queue_s,
-        prefill_s=row.prefill_s,
-        kv_wait_s=row.kv_wait_s,
-        decode_s=row.decode_s,
-        stall_s=row.stall_s,
-        slowdown_s=row.slowdown_s,
-        kv_blocks=row.kv_blocks,
-        calibrated=row.node.calibration.calibrated,
-        score=row.score,
-    )
+    return tuple(rows[:rows_max])
 
 
 def _excluded(

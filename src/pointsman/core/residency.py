@@ -77,8 +77,9 @@ class Residency:
         self._indexes[credit.unit].withdraw(credit.slot, self._unreported(credit))
 
     def settle(self, node: Node, credit: Credit) -> None:
-        """The request ran. An exact node has reported what it keeps of it by now."""
-        if node.trust is IndexTrust.EXACT:
+        """The request ran. An exact node has reported what it keeps of it by now; but events
+        name tokens, so a prompt known only as text keeps its credit."""
+        if node.trust is IndexTrust.EXACT and credit.unit is Unit.TOKENS:
             self.withdraw(credit)
 
     def _unreported(self, credit: Credit) -> Sequence[BlockHash]:

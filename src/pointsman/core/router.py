@@ -12,8 +12,8 @@ import msgspec
 from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.candidates import eligible, exclusions, matches, shortlist
 from pointsman.core.cluster import Cluster, Health
-from pointsman.core.cost import CostRow, Demand, cost_row
-from pointsman.core.decision import Ineligible
+from pointsman.core.cost import Demand, candidate
+from pointsman.core.decision import Candidate, Ineligible
 from pointsman.core.errors import ANSWERS, Reason
 from pointsman.core.ids import ModelName, NodeId
 from pointsman.core.ledger import Ledger
@@ -34,7 +34,7 @@ class Route(msgspec.Struct, frozen=True, gc=False):
     """The answer, and all that led to it. `field` counts candidates before the shortlist."""
 
     demand: Demand
-    rows: Sequence[CostRow]
+    rows: Sequence[Candidate]
     field: int
     answer: Choice | Hold | Refusal
 
@@ -79,7 +79,7 @@ class Router:
         levels = self._residency.levels(nodes, request.prompt)
         seen = nodes if every_node else shortlist(nodes, levels, self._cluster.placements)
         rows = [
-            cost_row(
+            candidate(
                 node,
                 self._ledger,
                 demand,
@@ -129,7 +129,9 @@ class Router:
         if Ineligible.CONCURRENCY in reasons:
             return Hold("concurrency: every candidate is at its limit")
         if any(matches(node, request) for node in nodes):
-            return Refusal(Reason.NO_NODE, f"No engine of model {request.model!r} that matches is up.")
+            return Refusal(
+                Reason.NO_NODE, f"No engine of model {request.model!r} that matches is up."
+            )
         if self._cluster.knows(request.model):
             return Refusal(Reason.NO_MATCHING_NODE, _constraints(request))
         if any(node.health is Health.JOINING and not node.spec.models for node in nodes):

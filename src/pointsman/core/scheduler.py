@@ -17,8 +17,7 @@ from pointsman.core.admission.held import HeldQueue, Waiting
 from pointsman.core.admission.retry_budget import RetryBudget
 from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.cluster import Cluster
-from pointsman.core.cost import CostRow
-from pointsman.core.decision import Decision
+from pointsman.core.decision import Candidate, Decision
 from pointsman.core.errors import ANSWERS, FAILURE_REASONS, FailureKind, Reason
 from pointsman.core.events import (
     Arrived,
@@ -138,14 +137,15 @@ class Scheduler:
             case Refusal():
                 return self._refuse(attempt, route, now_s)
 
-    def _book(self, attempt: Attempt, route: Route, row: CostRow, now_s: float) -> Placed:
-        request, node = attempt.request, row.node
+    def _book(self, attempt: Attempt, route: Route, row: Candidate, now_s: float) -> Placed:
+        request, node = attempt.request, self._cluster.named(row.node)
+        assert node is not None, row.node
         decision = self._record(attempt, route, now_s)
-        flight = Flight(attempt, route.demand, row, decision, now_s)
         self._ledger.reserve(request.id, node.id, row.kv_blocks, now_s)
-        flight.credit = self._residency.credit(node, request.prompt)
-        node.book(request.id, flight.work, now_s)
+        credit = self._residency.credit(node, request.prompt)
+        flight = Flight(attempt, route.demand, node, row, credit)
         self._flights[request.id] = flight
+        node.book(request.id, flight.work, now_s)
         self._cluster.placed(node)
         self._policy.placed(request, row)
         if not request.stream:
@@ -216,7 +216,7 @@ class Scheduler:
     def _finish(self, flight: Flight, outcome: Outcome, now_s: float) -> None:
         """The node ran it to some end: it holds the prompt, and nothing else of it."""
         flight.node.reachable()
-        learn(flight, outcome, self._lengths, self._ratios)
+        learn(flight, outcome, self._lengths, self._ratios, now_s)
         self._ledger.release(flight.request.id)
         flight.node.unbook(flight.request.id, flight.work, now_s)
         if self._cluster.get(flight.node.id) is flight.node:

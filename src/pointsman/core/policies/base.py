@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from pointsman.core.cost import CostRow
+from pointsman.core.decision import Candidate
 from pointsman.core.request import Request
 
 TIE_BAND_RATIO = 0.05
@@ -18,7 +18,7 @@ by a few per cent of noise, and following the noise would leave one of them idle
 class Choice(msgspec.Struct, frozen=True, gc=False):
     """Place it there. `ties` counts the rows that were as good, the chosen one included."""
 
-    row: CostRow
+    row: Candidate
     ties: int
     why: str
 
@@ -35,9 +35,9 @@ class Policy(Protocol):
     @property
     def name(self) -> str: ...
 
-    def choose(self, request: Request, rows: Sequence[CostRow], rng: Random) -> Choice | Hold: ...
+    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold: ...
 
-    def placed(self, request: Request, row: CostRow) -> None:
+    def placed(self, request: Request, row: Candidate) -> None:
         """`row` was chosen and is booked: remember what the next choice needs."""
         ...
 
@@ -45,11 +45,11 @@ class Policy(Protocol):
 class Stateless:
     """A policy that remembers nothing."""
 
-    def placed(self, request: Request, row: CostRow) -> None: ...
+    def placed(self, request: Request, row: Candidate) -> None: ...
 
 
 def pick(
-    rows: Sequence[CostRow], *, why: str, band_ratio: float = 0.0, band_s: float = 0.0
+    rows: Sequence[Candidate], *, why: str, band_ratio: float = 0.0, band_s: float = 0.0
 ) -> Choice | Hold:
     """The best row that fits. Holds when none does: every candidate's KV blocks are leased."""
     fitting = [row for row in rows if row.fits]
@@ -58,21 +58,21 @@ def pick(
     return _least(fitting, why=why, band_ratio=band_ratio, band_s=band_s)
 
 
-def pick_cheapest(rows: Sequence[CostRow], *, why: str) -> Choice | Hold:
+def pick_cheapest(rows: Sequence[Candidate], *, why: str) -> Choice | Hold:
     """The best row in seconds, fitting or not: holds when waiting for a full node's memory is
     cheaper than any node with room. Scores must contain `kv_wait_s`."""
     choice = _least(rows, why=why, band_ratio=TIE_BAND_RATIO, band_s=TIE_BAND_S)
     if choice.row.fits:
         return choice
-    return Hold(f"kv_blocks: waiting for {choice.row.node.name} is cheapest")
+    return Hold(f"kv_blocks: waiting for {choice.row.node} is cheapest")
 
 
-def _least(rows: Sequence[CostRow], *, why: str, band_ratio: float, band_s: float) -> Choice:
+def _least(rows: Sequence[Candidate], *, why: str, band_ratio: float, band_s: float) -> Choice:
     bound = min(row.score for row in rows) * (1 + band_ratio) + band_s
     ties = [row for row in rows if row.score <= bound]
     row = min(ties, key=_waiting_longest)
     return Choice(row, len(ties), why)
 
 
-def _waiting_longest(row: CostRow) -> tuple[bool, int]:
-    return (not row.fits, row.node.placed_order)
+def _waiting_longest(row: Candidate) -> tuple[bool, int]:
+    return (not row.fits, row.placed_order)

@@ -10,7 +10,7 @@ locality decides; as queues grow alpha(u) falls smoothly to alpha and remaining 
 from collections.abc import Sequence
 from random import Random
 
-from pointsman.core.cost import CostRow
+from pointsman.core.decision import Candidate
 from pointsman.core.policies.base import Choice, Hold, Stateless, pick_cheapest
 from pointsman.core.policies.equal_cost import remaining_s
 from pointsman.core.request import Request
@@ -26,14 +26,14 @@ class CacheAwareEqualCost(Stateless):
         assert 0.0 <= alpha <= 1.0, alpha
         self._alpha = alpha
 
-    def choose(self, request: Request, rows: Sequence[CostRow], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
         alpha = self._alpha_at(rows)
         for row in rows:
             hit_ratio = row.hit_tokens / (row.hit_tokens + row.new_tokens)
             row.score = remaining_s(row) * (1 - alpha * hit_ratio)
         return pick_cheapest(rows, why="smallest remaining time, cached prompts discounted")
 
-    def _alpha_at(self, rows: Sequence[CostRow]) -> float:
+    def _alpha_at(self, rows: Sequence[Candidate]) -> float:
         queue_s = sum(row.queue_s for row in rows) / len(rows)
         load = queue_s / (queue_s + QUEUE_SCALE_S)
         return self._alpha + (1 - self._alpha) * (1 - load) ** 2

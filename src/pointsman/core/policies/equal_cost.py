@@ -9,12 +9,12 @@ the shorter prefill.
 from collections.abc import Sequence
 from random import Random
 
-from pointsman.core.cost import CostRow
+from pointsman.core.decision import Candidate
 from pointsman.core.policies.base import Choice, Hold, Stateless, pick_cheapest
 from pointsman.core.request import Request
 
 
-def remaining_s(row: CostRow) -> float:
+def remaining_s(row: Candidate) -> float:
     """Seconds until the node has done all its work and this request's too."""
     return row.running_s + row.queue_s + row.kv_wait_s + row.prefill_s + row.decode_s
 
@@ -22,7 +22,7 @@ def remaining_s(row: CostRow) -> float:
 class EqualCost(Stateless):
     name = "equal_cost"
 
-    def choose(self, request: Request, rows: Sequence[CostRow], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
         for row in rows:
             row.score = remaining_s(row)
         return pick_cheapest(rows, why="smallest remaining time")

@@ -7,7 +7,7 @@ own counts stand alone.
 from collections.abc import Sequence
 from random import Random
 
-from pointsman.core.cost import CostRow
+from pointsman.core.decision import Candidate
 from pointsman.core.policies.base import Choice, Hold, Stateless, pick
 from pointsman.core.request import Request
 
@@ -15,7 +15,7 @@ from pointsman.core.request import Request
 class LeastRequest(Stateless):
     name = "least_request"
 
-    def choose(self, request: Request, rows: Sequence[CostRow], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
         for row in rows:
             row.score = row.inflight
         return pick(rows, why="fewest requests in flight")

@@ -9,7 +9,7 @@ pending prefill tokens belong to the first factor, as in the published implement
 from collections.abc import Sequence
 from random import Random
 
-from pointsman.core.cost import CostRow
+from pointsman.core.decision import Candidate
 from pointsman.core.policies.base import Choice, Hold, Stateless, pick
 from pointsman.core.request import Request
 
@@ -17,7 +17,7 @@ from pointsman.core.request import Request
 class LMetric(Stateless):
     name = "lmetric"
 
-    def choose(self, request: Request, rows: Sequence[CostRow], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
         for row in rows:
             row.score = (row.queue_tokens + row.new_tokens) * (row.inflight + 1)
         return pick(rows, why="least tokens to prefill times requests")

@@ -14,7 +14,7 @@ Where a candidate's speeds are not learned yet, seconds cannot be compared: lmet
 from collections.abc import Sequence
 from random import Random
 
-from pointsman.core.cost import CostRow
+from pointsman.core.decision import Candidate
 from pointsman.core.policies.base import Choice, Hold, Stateless, pick_cheapest
 from pointsman.core.policies.lmetric import LMetric
 from pointsman.core.request import Request
@@ -30,8 +30,8 @@ class MarginalCost(Stateless):
         self._convexity = convexity_per_s
         self._uncalibrated = LMetric()
 
-    def choose(self, request: Request, rows: Sequence[CostRow], rng: Random) -> Choice | Hold:
-        if not all(row.node.calibration.calibrated for row in rows):
+    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
+        if not all(row.calibrated for row in rows):
             return self._uncalibrated.choose(request, rows, rng)
         convexity = self._convexity
         for row in rows:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
-from pointsman.core.cost import CostRow
+from pointsman.core.decision import Candidate
 from pointsman.core.policies.base import Choice, Hold, Stateless, pick
 from pointsman.core.request import Request
 
@@ -15,7 +15,7 @@ from pointsman.core.request import Request
 class PowerOfTwo(Stateless):
     name = "power_of_two"
 
-    def choose(self, request: Request, rows: Sequence[CostRow], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
         fitting = [row for row in rows if row.fits]
         for row in rows:
             row.score = inf

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from random import Random
 
-from pointsman.core.cost import CostRow
+from pointsman.core.decision import Candidate
 from pointsman.core.policies.base import Choice, Hold, Stateless, pick
 from pointsman.core.request import Request
 
@@ -11,7 +11,7 @@ from pointsman.core.request import Request
 class RandomChoice(Stateless):
     name = "random"
 
-    def choose(self, request: Request, rows: Sequence[CostRow], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
         for row in rows:
             row.score = rng.random()
         return pick(rows, why="drawn by lot")

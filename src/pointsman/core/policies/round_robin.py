@@ -7,7 +7,7 @@ that joins late is next, and one that was full has not lost its turn.
 from collections.abc import Sequence
 from random import Random
 
-from pointsman.core.cost import CostRow
+from pointsman.core.decision import Candidate
 from pointsman.core.policies.base import Choice, Hold, Stateless, pick
 from pointsman.core.request import Request
 
@@ -15,7 +15,7 @@ from pointsman.core.request import Request
 class RoundRobin(Stateless):
     name = "round_robin"
 
-    def choose(self, request: Request, rows: Sequence[CostRow], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
         for row in rows:
             row.score = 0.0
         return pick(rows, why="next in turn")

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from random import Random
 
-from pointsman.core.cost import CostRow
+from pointsman.core.decision import Candidate
 from pointsman.core.ids import NodeName
 from pointsman.core.limits import SESSIONS_MAX
 from pointsman.core.policies.base import Choice, Hold, pick
@@ -27,7 +27,7 @@ class Session:
         self._homes: OrderedDict[str, NodeName] = OrderedDict()
         self._sessions_max = sessions_max
 
-    def choose(self, request: Request, rows: Sequence[CostRow], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
         for row in rows:
             row.score = row.inflight
         home = self._home(request, rows)
@@ -36,18 +36,18 @@ class Session:
         home.score = -1.0
         return pick(rows, why="home of the session")
 
-    def _home(self, request: Request, rows: Sequence[CostRow]) -> CostRow | None:
+    def _home(self, request: Request, rows: Sequence[Candidate]) -> Candidate | None:
         name = self._homes.get(request.session or "")
         bound = OVERLOAD_RATIO * min(row.inflight for row in rows) + OVERLOAD_MARGIN
         for row in rows:
-            if row.node.name == name:
+            if row.node == name:
                 return row if row.inflight <= bound and row.fits else None
         return None
 
-    def placed(self, request: Request, row: CostRow) -> None:
+    def placed(self, request: Request, row: Candidate) -> None:
         if request.session is None:
             return
-        self._homes.setdefault(request.session, row.node.name)
+        self._homes.setdefault(request.session, row.node)
         self._homes.move_to_end(request.session)
         if len(self._homes) > self._sessions_max:
             self._homes.popitem(last=False)
