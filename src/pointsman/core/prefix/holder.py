@@ -94,14 +94,15 @@ class Holder:
         """`hashes` are held now, as the newest run."""
         if hashes:
             self._runs[stamp] = Run(array("Q", hashes))
-            self._count(runs=1, hashes=len(hashes))
+            self._table.runs += 1
+            self._table.run_hashes += len(hashes)
 
-    def gathering(self, stamp: int) -> int:
-        """The newest run, if it has room for more of an engine's events, else `stamp`."""
+    def gathering(self) -> int:
+        """The newest run, if it has room for more of an engine's events, else a new one's name."""
         newest = next(reversed(self._runs), 0)
         if newest and len(self._runs[newest].hashes) < _GATHERED_MAX:
             return newest
-        return stamp
+        return self._table.new_stamp(self.number)
 
     def gather(self, stamp: int, hashes: Sequence[BlockHash]) -> None:
         """`hashes` are held now, in the run `stamp`."""
@@ -110,7 +111,7 @@ class Holder:
             self.add_run(stamp, hashes)
         else:
             run.hashes.extend(hashes)
-            self._count(runs=0, hashes=len(hashes))
+            self._table.run_hashes += len(hashes)
 
     def was_used_again(self, stamp: int) -> bool:
         """Whether a placement after the one that made this run has used all of it."""
@@ -122,25 +123,31 @@ class Holder:
         run = self._runs[stamp]
         if run.hashes[-1] == block:
             run.hashes.pop()
-            self._count(runs=0, hashes=-1)
+            self._table.run_hashes -= 1
         else:
             run.dead += 1
-        self._drop_dead(stamp, block)
+        if 2 * run.dead >= len(run.hashes):
+            self._drop_dead(run, stamp)
 
-    def pop_victim(self) -> tuple[int, int]:
-        """A block to evict, and its value in the table; (0, 0) if nothing is left."""
-        runs = self._runs
-        while runs:
-            stamp = next(reversed(runs) if self.exact else iter(runs))
-            block = runs[stamp].hashes.pop()
-            self._table.run_hashes -= 1
-            value = self._table.value(block)
-            is_live = self.stamp(block, value) == stamp
-            runs[stamp].dead -= not is_live
-            self._drop_dead(stamp, block)
-            if is_live:
-                return block, value
-        return 0, 0
+    def next_victim(self) -> int:
+        """The run to evict from; 0 if nothing is left."""
+        return next(reversed(self._runs) if self.exact else iter(self._runs), 0)
+
+    def take_tail(self, stamp: int, count: int) -> list[int]:
+        """Take at least `count` hashes out of a run, or all; deepest first, some may be dead.
+
+        A run with dead hashes is taken as a whole: it is an exact node's, so it is short.
+        """
+        run = self._runs[stamp]
+        if run.dead or count >= len(run.hashes):
+            taken = run.hashes
+            del self._runs[stamp]
+            self._table.runs -= 1
+        else:
+            taken = run.hashes[-count:]
+            del run.hashes[-count:]
+        self._table.run_hashes -= len(taken)
+        return taken.tolist()[::-1]
 
     def _split(self, run: Run, length: int) -> int:
         """Make a run of the first `length` hashes; returns its stamp. The rest stays."""
@@ -148,7 +155,7 @@ class Holder:
         front = run.hashes[:length]
         run.hashes = run.hashes[length:]
         self._runs[stamp] = Run(front, used_again=run.used_again)
-        self._count(runs=1, hashes=0)
+        self._table.runs += 1
         for block in front:
             table = self._table.ways[block & WAY_MASK]
             if table[block] < 0:
@@ -157,23 +164,15 @@ class Holder:
                 self.shared[block] = stamp
         return stamp
 
-    def _drop_dead(self, stamp: int, gone: int) -> None:
-        """Rewrite a run most of whose blocks are dead, now that `gone` is; drop an empty one."""
-        run, value = self._runs[stamp], self._table.value
-        before = len(run.hashes)
-        if 2 * run.dead > before:
-            once = dict.fromkeys(run.hashes)
-            once.pop(gone, None)
-            live = [block for block in once if self.stamp(block, value(block)) == stamp]
-            run.hashes, run.dead = array("Q", live), 0
-            self._count(runs=0, hashes=len(live) - before)
-        if not run.hashes:
+    def _drop_dead(self, run: Run, stamp: int) -> None:
+        """Rewrite a run most of whose blocks are dead, or drop it if all are."""
+        value, before = self._table.value, len(run.hashes)
+        live = [b for b in dict.fromkeys(run.hashes) if self.stamp(b, value(b)) == stamp]
+        run.hashes, run.dead = array("Q", live), 0
+        self._table.run_hashes += len(live) - before
+        if not live:
             del self._runs[stamp]
-            self._count(runs=-1, hashes=0)
-
-    def _count(self, *, runs: int, hashes: int) -> None:
-        self._table.runs += runs
-        self._table.run_hashes += hashes
+            self._table.runs -= 1
 
     def check(self, held: dict[int, int]) -> tuple[int, int]:
         """Assert that these books agree with `held`, which is block -> stamp by the table.

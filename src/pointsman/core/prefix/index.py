@@ -7,15 +7,7 @@ from operator import xor
 from pointsman.core.ids import BlockHash, Slot
 from pointsman.core.limits import INDEX_BYTES_MAX, NODES_MAX
 from pointsman.core.prefix.holder import Holder
-from pointsman.core.prefix.table import (
-    ADDED_BYTES,
-    RUN_BYTES,
-    RUN_HASH_BYTES,
-    SLOT_MASK,
-    WAY_MASK,
-    BlockTable,
-    shrink,
-)
+from pointsman.core.prefix.table import SLOT_MASK, WAY_MASK, BlockTable, shrink
 
 _EVICTED_AT_ONCE = 256  # blocks taken from the fullest holder before looking for it again
 _STRIDE = 6  # blocks that are walked through sooner than bisected
@@ -43,7 +35,7 @@ class PrefixIndex:
     def __init__(self, *, bytes_max: int = INDEX_BYTES_MAX) -> None:
         assert bytes_max > 0, bytes_max
         self.bytes_max = bytes_max
-        self._table = BlockTable()
+        self._table = BlockTable(bytes_max)
         self._holders: dict[int, Holder] = {}
 
     def __repr__(self) -> str:
@@ -158,11 +150,13 @@ class PrefixIndex:
         if holder.exact:
             return self._advance(holder, chain)
         fits = chain if holder.capacity is None else chain[: holder.capacity]
-        path, held = holder.follow(fits)
+        if not self._table.has_room(0):
+            self._make_room(0)
+        path, held = holder.follow(fits) if self._table.has_room(0) else ([], 0)
         missing = len(fits) - held if held >= start else 0
-        if missing and not self._has_room(missing):
+        if not self._table.has_room(missing):
             holder.use(path)
-            missing = self._make_room(missing)
+            missing = min(missing, self._make_room(missing))
             path, held = holder.follow(fits)
         stamp = self._table.new_stamp(slot)
         added = Credit(stamp, self._hold(holder, fits[held : held + missing], stamp))
@@ -175,10 +169,9 @@ class PrefixIndex:
 
     def _advance(self, holder: Holder, chain: Sequence[BlockHash]) -> Credit:
         """Credit a node whose engine tells what it holds: until it tells of these, too."""
-        absent = [block for block in chain if not self._table.mask(block) & holder.bit]
-        room = len(absent) if self._has_room(len(absent)) else self._make_room(len(absent))
+        absent = self._absent(holder, chain)
         stamp = self._table.new_stamp(holder.number)
-        added = Credit(stamp, self._hold(holder, absent[:room], stamp))
+        added = Credit(stamp, self._hold(holder, absent, stamp))
         holder.add_run(stamp, added)
         self._tidy(holder, len(added))
         return added
@@ -216,13 +209,10 @@ class PrefixIndex:
         """The engine holds these blocks: no capacity bounds them, only memory does."""
         holder = self._holder(slot)
         holder.exact = True
-        absent = [block for block in hashes if not self._table.mask(block) & holder.bit]
-        if not self._has_room(len(absent)):
-            del absent[self._make_room(len(absent)) :]
-        if absent:
-            stamp = holder.gathering(self._table.new_stamp(slot))
+        if absent := self._absent(holder, hashes):
+            stamp = holder.gathering()
             holder.gather(stamp, self._hold(holder, absent, stamp))
-        self._tidy(holder, len(absent))
+            self._tidy(holder, len(absent))
 
     def remove(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
         """The engine dropped these blocks. One that `slot` does not hold changes nothing."""
@@ -303,6 +293,7 @@ class PrefixIndex:
             added.append(block)
         holder.blocks += len(added)
         holder.digest = reduce(xor, added, holder.digest)
+        self._table.take_room(len(added))
         return added
 
     def _share(self, block: int, stamp: int) -> int:
@@ -331,33 +322,39 @@ class PrefixIndex:
         holder.digest ^= block
 
     def _evict(self, holder: Holder, count: int) -> None:
-        for _ in range(count):
-            block, value = holder.pop_victim()
-            if not value:
-                return
-            self._release(holder, block, value)
+        """Release up to `count` blocks, in the holder's order."""
+        ways = self._table.ways
+        while count > 0 and (stamp := holder.next_victim()):
+            for block in holder.take_tail(stamp, count):
+                value = ways[block & WAY_MASK].get(block, 0)
+                if holder.stamp(block, value) == stamp:
+                    self._release(holder, block, value)
+                    count -= 1
 
-    def _has_room(self, added: int) -> bool:
-        return self.bytes() + _cost(added) <= self.bytes_max
+    def _absent(self, holder: Holder, hashes: Sequence[BlockHash]) -> list[BlockHash]:
+        """Those that `holder` does not hold, as many as memory allows."""
+        ways, number, bit = self._table.ways, holder.number, holder.bit
+        absent: list[BlockHash] = []
+        for block in hashes:
+            value = ways[block & WAY_MASK].get(block, 0)
+            if not (value & bit if value >= 0 else ~value & SLOT_MASK == number):
+                absent.append(block)
+        if not self._table.has_room(len(absent)):
+            del absent[self._make_room(len(absent)) :]
+        return absent
 
     def _make_room(self, added: int) -> int:
-        """Evict about as much as is to be added; returns how much may be."""
+        """Evict up to twice as much as is to be added; returns how much may be."""
+        table = self._table
         for _ in range(1 + 2 * added // _EVICTED_AT_ONCE):
-            if self._has_room(added):
+            if table.has_room(added):
                 return added
-            fullest = max(self._holders.values(), key=_blocks)
-            self._evict(fullest, _EVICTED_AT_ONCE)
-        spare = self.bytes_max - self.bytes() - _cost(0)
-        return min(added, max(0, spare // (_cost(1) - _cost(0))))
+            self._evict(max(self._holders.values(), key=_blocks), _EVICTED_AT_ONCE)
+        return added if table.has_room(added) else min(added, table.room())
 
     def _tidy(self, holder: Holder, changes: int) -> None:
         shrink(holder.shared)
         self._table.tidy(changes)
-
-
-def _cost(added: int) -> int:
-    """The most that a run of so many blocks takes; with what a split by it may take."""
-    return 2 * RUN_BYTES + added * (RUN_HASH_BYTES + ADDED_BYTES)
 
 
 def _blocks(holder: Holder) -> int:

@@ -24,9 +24,14 @@ _BLOCK_BYTES = 32 + 52  # the hash, and its place in the table
 _SHARED_BYTES = 40  # its place in a holder's dict of stamps
 _MASK_BYTES = 76  # an interned mask, without its bits
 _HOLDER_BYTES = 2_000
-RUN_BYTES = 230  # stamp, place in the order of use, run, array
-RUN_HASH_BYTES = 8
-ADDED_BYTES = max(_BLOCK_BYTES, 2 * _SHARED_BYTES)  # the most that holding one more can cost
+_RUN_BYTES = 230  # stamp, place in the order of use, run, array
+_RUN_HASH_BYTES = 8
+
+# The most that holding one block more can cost, and what comes with a call: a run for what
+# it adds, one for what it splits, and some masks.
+_ADDED_BYTES = _RUN_HASH_BYTES + max(_BLOCK_BYTES, 2 * _SHARED_BYTES)
+_CALL_ADDED = -(-(2 * _RUN_BYTES + 16 * _MASK_BYTES) // _ADDED_BYTES)
+_TIDIED_AFTER = 16  # changes, for one dict that is looked at
 
 
 class BlockTable:
@@ -36,10 +41,13 @@ class BlockTable:
     """
 
     __slots__ = (
+        "_changes",
         "_masks",
         "_next_tidied",
+        "_room",
         "_serial",
         "_tables",
+        "bytes_max",
         "distinct",
         "holders",
         "run_hashes",
@@ -48,10 +56,13 @@ class BlockTable:
         "ways",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
         self.ways = _staggered_dicts()
         self._tables = list({id(table): table for table in self.ways}.values())
         self._next_tidied = 0
+        self._changes = 0
+        self._room = 0  # blocks that fit for certain, before memory is reckoned anew
         self._masks: dict[int, int] = {}
         self._serial = 0
         self.distinct = 0  # blocks in the table
@@ -86,19 +97,37 @@ class BlockTable:
             _BASE_BYTES
             + self.distinct * _BLOCK_BYTES
             + self.shared * _SHARED_BYTES
-            + self.runs * RUN_BYTES
-            + self.run_hashes * RUN_HASH_BYTES
+            + self.runs * _RUN_BYTES
+            + self.run_hashes * _RUN_HASH_BYTES
             + self.holders * _HOLDER_BYTES
             + len(self._masks) * (_MASK_BYTES + self.holders // 7)
         )
 
+    def has_room(self, added: int) -> bool:
+        """Whether a call may add so many blocks, in a run of their own."""
+        if self._room < added + _CALL_ADDED:
+            self._room = (self.bytes_max - self.bytes()) // _ADDED_BYTES
+        return self._room >= added + _CALL_ADDED
+
+    def room(self) -> int:
+        """How many blocks a call may add."""
+        self.has_room(0)
+        return max(0, self._room - _CALL_ADDED)
+
+    def take_room(self, added: int) -> None:
+        """A call adds so many blocks."""
+        self._room -= added + _CALL_ADDED
+
     def tidy(self, changes: int) -> None:
-        """Rebuild dicts that deletions have left too wide: a few at each call, in turn."""
+        """Rebuild dicts that deletions have left too wide: a few at a time, in turn."""
+        self._changes += changes
+        if self._changes < _TIDIED_AFTER:
+            return
         tables, at = self._tables, self._next_tidied
-        for _ in range(1 + changes // 16):
+        for _ in range(self._changes // _TIDIED_AFTER):
             at = (at + 1) % len(tables)
             shrink(tables[at])
-        self._next_tidied = at
+        self._next_tidied, self._changes = at, 0
 
     def is_empty(self) -> bool:
         """Nothing is stored, nor remembered."""
