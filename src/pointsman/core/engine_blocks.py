@@ -65,15 +65,14 @@ class EngineBlocks:
         if not _on_gpu(event.medium):
             return []
         own: list[BlockHash] = []
-        names, copies = self._own, self._copies
-        for engine_hash, computed in zip(event.hashes, self._chain(event), strict=False):
-            name, block = _name(engine_hash), computed
-            if name in names:
-                block = names[name]
+        known, copies, names = self._own, self._copies, self._names
+        for name, computed in zip(_names(event.hashes), self._chain(event), strict=False):
+            block = known.get(name)
+            if block is not None:
                 copies[name] = copies.get(name, 0) + 1
-            elif len(names) < self.blocks_max:
-                names[name] = block
-                self._names[block] = self._names.get(block, 0) + 1
+            elif len(known) < self.blocks_max:
+                known[name] = block = computed
+                names[block] = names.get(block, 0) + 1
             else:
                 self.overflows += len(event.hashes) - len(own)
                 break
@@ -85,14 +84,13 @@ class EngineBlocks:
         if not _on_gpu(event.medium):
             return []
         gone: list[BlockHash] = []
-        for engine_hash in event.hashes:
-            name = _name(engine_hash)
+        for name in _names(event.hashes):
             if name in self._copies:
                 _count_down(self._copies, name)
-            elif (block := self._own.pop(name, None)) is not None:
-                _count_down(self._names, block)
-                if block not in self._names:
-                    gone.append(block)
+            elif (block := self._own.pop(name, None)) is not None and (
+                not _count_down(self._names, block)
+            ):
+                gone.append(block)
         return gone
 
     def cleared(self) -> None:
@@ -135,26 +133,29 @@ class EngineBlocks:
 
     def _parent(self, event: BlockStored, salt: str) -> BlockHash | None:
         if event.parent is not None:
-            return self._own.get(_name(event.parent))
+            return self._own.get(_names([event.parent])[0])
         namespace = Namespace(event.lora_name or self.model, salt)
         return root_hash(namespace, Scheme(Unit.TOKENS, event.block_tokens))
 
 
 def _on_gpu(medium: str | None) -> bool:
-    return medium is None or medium.lower() in _GPU
+    return medium is None or medium == "GPU" or medium.lower() in _GPU
 
 
-def _name(engine_hash: EngineHash) -> int:
-    """60 bits of the engine's hash, whether it is sent as a number or as bytes."""
-    if isinstance(engine_hash, bytes):
-        engine_hash = int.from_bytes(engine_hash[-_NAME_BYTES:])
-    return engine_hash & _NAME_MASK
+def _names(hashes: Sequence[EngineHash]) -> list[int]:
+    """60 bits of each of the engine's hashes, whether they are sent as numbers or as bytes."""
+    return [
+        (h if isinstance(h, int) else int.from_bytes(h[-_NAME_BYTES:])) & _NAME_MASK for h in hashes
+    ]
 
 
-def _count_down(counts: dict[_K, int], key: _K) -> None:
+def _count_down(counts: dict[_K, int], key: _K) -> bool:
+    """One less of `key`; whether there are more."""
     count = counts.pop(key)
-    if count > 1:
-        counts[key] = count - 1
+    if count == 1:
+        return False
+    counts[key] = count - 1
+    return True
 
 
 def _extras(event: BlockStored) -> list[Keys]:

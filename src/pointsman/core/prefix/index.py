@@ -353,8 +353,9 @@ class PrefixIndex:
         return added if table.has_room(added) else min(added, table.room())
 
     def _tidy(self, holder: Holder, changes: int) -> None:
-        shrink(holder.shared)
-        self._table.tidy(changes)
+        if self._table.changed(changes):
+            shrink(holder.shared)
+            self._table.tidy()
 
 
 def _blocks(holder: Holder) -> int:

@@ -118,11 +118,13 @@ class BlockTable:
         """A call adds so many blocks."""
         self._room -= added + _CALL_ADDED
 
-    def tidy(self, changes: int) -> None:
+    def changed(self, blocks: int) -> bool:
+        """So many came or went. Whether it is time to `tidy`."""
+        self._changes += blocks
+        return self._changes >= _TIDIED_AFTER
+
+    def tidy(self) -> None:
         """Rebuild dicts that deletions have left too wide: a few at a time, in turn."""
-        self._changes += changes
-        if self._changes < _TIDIED_AFTER:
-            return
         tables, at = self._tables, self._next_tidied
         for _ in range(self._changes // _TIDIED_AFTER):
             at = (at + 1) % len(tables)
