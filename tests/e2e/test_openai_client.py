@@ -83,7 +83,8 @@ async def test_a_tool_is_called(client: AsyncOpenAI) -> None:
     answer = await client.chat.completions.create(model="sim", messages=QUESTION, tools=[TOOL])
     (choice,) = answer.choices
     assert choice.finish_reason == "tool_calls"
-    (call,) = choice.message.tool_calls or ()
+    assert choice.message.tool_calls is not None
+    (call,) = choice.message.tool_calls
     assert call.type == "function"
     assert call.function.name == "find_train"
     assert list(json.loads(call.function.arguments)) == ["station"]

@@ -6,6 +6,7 @@ At its end nothing may be left: see `Cluster.at_rest`.
 
 import asyncio
 import gc
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -50,7 +51,7 @@ class Cluster:
     ) -> "Answer":
         """A request to the API, and its whole answer."""
         async with self.session.post(self.api + path, json=body, headers=headers) as reply:
-            return Answer(reply.status, dict(reply.headers), await reply.read(), reply)
+            return Answer(reply.status, reply.headers, await reply.read())
 
     async def complete(self, prompt: object, **fields: Any) -> "Answer":
         """A completion, which must succeed."""
@@ -91,7 +92,7 @@ class Cluster:
         """Until every engine has described itself, and its cache events are in sync."""
         async with asyncio.timeout(READY_S_MAX):
             await self.process.fleet.until_described()
-            while not all(map(self._is_in_sync, self.scheduler.nodes(0.0))):
+            while not all(map(self._is_in_sync, self.scheduler.nodes(0.0))):  # noqa: ASYNC110 - tells nobody
                 await asyncio.sleep(0.01)
 
     def _is_in_sync(self, node: Any) -> bool:
@@ -102,7 +103,7 @@ class Cluster:
         left: dict[str, float] = {"never looked": 1}
         try:
             async with asyncio.timeout(within_s):
-                while left := await self.leftovers():
+                while left := await self.leftovers():  # noqa: ASYNC110 - nothing tells of the last one
                     await asyncio.sleep(0.02)
         except TimeoutError:
             raise AssertionError(f"left over after {within_s:g} s: {left}") from None
@@ -134,26 +135,25 @@ class Cluster:
 class Answer:
     """A whole answer."""
 
-    def __init__(
-        self, status: int, headers: dict[str, str], body: bytes, reply: aiohttp.ClientResponse
-    ) -> None:
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         self.status = status
+        self.headers = headers
         self.body = body
-        self.headers = reply.headers
-        self.raw_headers = headers
 
     def __repr__(self) -> str:
-        return f"<{self.status} {self.raw_headers} {self.body[:500]!r}>"
+        return f"<{self.status} {dict(self.headers)} {self.body[:500]!r}>"
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def id(self) -> str:
+        return self.headers["x-request-id"]
 
     @property
     def node(self) -> str:
         return self.headers["x-pointsman-node"]
-
-    @property
-    def json(self) -> Any:
-        import json  # noqa: PLC0415 - the name is the property's
-
-        return json.loads(self.body)
 
     @property
     def prompt_tokens(self) -> int:

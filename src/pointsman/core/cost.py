@@ -44,11 +44,12 @@ def candidate(
 ) -> Candidate:
     """What a request of this demand would cost on `node`. Reads; changes nothing.
 
-    At least one token is always computed anew: engines recompute the last block of a prompt
-    that is cached in full.
+    At least one token is always computed anew, and engines cache whole blocks: of a prompt that
+    is cached in full they recompute the last one.
     """
     prompt, output = demand.prompt_tokens, demand.output_tokens
-    hit = min(index_hit_tokens, prompt - 1) if node.cache_believed else 0
+    block = node.block_tokens
+    hit = min(index_hit_tokens, (prompt - 1) // block * block) if node.cache_believed else 0
     new = prompt - hit
     attention = new * (prompt - new / 2)
     calibration = node.calibration
@@ -58,7 +59,7 @@ def candidate(
     per_sequence_s = speeds.sequence_s + speeds.kv_token_s * prompt
     resident_s = speeds.kv_token_s * (node.kv_tokens + output / 2)
     decode_s = output * (speeds.step_s + speeds.sequence_s * batch + resident_s + per_sequence_s)
-    blocks = footprint_blocks(new, output, node.block_tokens)
+    blocks = footprint_blocks(new, output, block)
     fits = ledger.fits(node.id, blocks)
     return Candidate(
         node.name,
