@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from pointsman.core.blocks import TEXT_SCHEME, Prompt, Scheme, Unit
-from pointsman.core.calibration import PRIOR, Calibration, Speeds
+from pointsman.core.calibration import Calibration, Pace, Speeds
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals, NodeSpec
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId, Slot
 from pointsman.core.limits import (
@@ -97,7 +97,7 @@ class Node:
         self._foreign = 0
         self._foreign_before = 0
         # Learned.
-        self.calibration = Calibration(PRIOR)
+        self.calibration = Pace(Calibration())
         self._learns_next_s = 0.0
         self.predicted_tokens = 0
         self.reported_tokens = 0
@@ -277,6 +277,7 @@ class Cluster:
         self._nodes: dict[NodeId, Node] = {}
         self._by_name: dict[NodeName, Node] = {}
         self._serving: dict[ModelName, list[Node]] | None = None
+        self._classes: dict[tuple[object, ...], Calibration] = {}
         self._free_slots: list[Slot] = []
         self._next_slot = 0
         self._next_id = 1
@@ -328,6 +329,16 @@ class Cluster:
         del self._by_name[node.name]
         self._free_slots.append(node.slot)
         self.changed()
+
+    def classify(self, node: Node) -> None:
+        """Let `node` learn together with the engines that describe themselves alike. It is as
+        fast as it was, wherever it belongs."""
+        known = node.facts
+        key = (known.kind, node.models[:1], known.block_tokens, known.kv_blocks)
+        if key not in self._classes and len(self._classes) >= NODES_MAX:
+            self._classes.clear()
+        shared = self._classes.setdefault(key, Calibration())
+        node.calibration = node.calibration.within(shared)
 
     def changed(self) -> None:
         """Health, draining or models of a node are not what they were."""

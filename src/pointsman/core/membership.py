@@ -116,6 +116,7 @@ class Membership:
 
     def _described(self, node: Node, event: NodeDescribed) -> Change:
         node.describe(event.facts)
+        self._cluster.classify(node)
         self._ledger.set_capacity(node.id, event.facts.kv_blocks)
         model = node.models[0].name if node.models else ModelName("")
         self._residency.describe(node, self._ratios.bytes_per_token(model))
