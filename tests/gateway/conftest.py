@@ -12,7 +12,6 @@ from pointsman.gateway import ExchangeRecord, Gateway, GatewayOptions
 from tests.support.placer import ScriptedPlacer
 from tests.support.upstreams import Behaviour, Client, Engine, Received, engine
 
-
 TEST_S_MAX = 30.0
 
 
@@ -69,6 +68,12 @@ class Rig:
         while not condition():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.002)
 
+    async def abandon(self) -> None:
+        """Leave no socket behind a test that failed."""
+        for client in self._clients:
+            client.leave()
+        await self.gateway.stop()
+
     async def close(self) -> None:
         """Leave, and see that nothing is left: every test ends with this check."""
         for client in self._clients:
@@ -106,7 +111,7 @@ async def rig(
         try:
             yield made
         except BaseException:
-            await gateway.stop()
+            await made.abandon()
             raise
         await made.close()
 

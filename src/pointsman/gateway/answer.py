@@ -12,16 +12,15 @@ from pointsman.core.errors import FAILURE_REASONS, FailureKind, Reason
 from pointsman.core.events import Placed
 from pointsman.core.ids import RequestId
 from pointsman.gateway.heads import STREAM_LINES, Header, RequestHead, reply_pieces, status_line
-from pointsman.gateway.options import GatewayOptions
 from pointsman.gateway.relay import Framing, Relay, framing_line, is_event_stream, reset
 from pointsman.gateway.replies import (
-    Cors,
     Reply,
     persistence,
     render,
     stream_error,
     stream_error_of,
 )
+from pointsman.gateway.shared import Shared
 from pointsman.gateway.upstream import UpstreamConnection
 
 _EARLY_STREAM = b"content-type: text/event-stream; charset=utf-8\r\n" + STREAM_LINES
@@ -44,22 +43,18 @@ class Answer:
 
     def __init__(
         self,
+        shared: Shared,
         transport: asyncio.Transport,
         head: RequestHead,
         request_id: RequestId,
-        options: GatewayOptions,
-        cors: Cors,
-        *,
-        closes: bool,
     ) -> None:
         self.relay: Relay | None = None
         self.status: int | None = None
-        self.closes = closes
+        self.closes = not head.keep_alive
+        self._shared = shared
         self._transport = transport
         self._head = head
         self._request_id = request_id
-        self._options = options
-        self._cors = cors
 
     # --- the engine's answer ------------------------------------------------------------
 
@@ -74,7 +69,9 @@ class Answer:
         framing, length = self._framing(upstream, len(body))
         relay = self.relay = Relay(self._transport, framing)
         self._look_along(relay, upstream, is_stream=is_stream)
-        lines = reply_pieces(upstream.headers, is_stream=is_stream, has_cors=self._cors.enabled)
+        lines = reply_pieces(
+            upstream.headers, is_stream=is_stream, has_cors=self._shared.cors.enabled
+        )
         if is_stream:
             lines.append(STREAM_LINES)
         if upstream.status not in _BODILESS:
@@ -88,7 +85,7 @@ class Answer:
             self._fail_stream(stream_error_of(answer.body if answer.status >= 400 else b""))
             return
         self.status = answer.status
-        lines = reply_pieces(answer.headers, is_stream=False, has_cors=self._cors.enabled)
+        lines = reply_pieces(answer.headers, is_stream=False, has_cors=self._shared.cors.enabled)
         if answer.kind is FailureKind.BUSY and not _has(answer.headers, b"retry-after"):
             lines.append(b"retry-after: %d\r\n" % max(1, round(retry_after_s or 1.0)))
         reason = FAILURE_REASONS[answer.kind]
@@ -106,12 +103,13 @@ class Answer:
             self._fail_stream(stream_error(reason, detail))
             return
         self.status = reply.status
+        self.closes = self.closes or self._shared.draining
         self._transport.write(
             render(
                 reply,
                 self._head,
                 request_id=self._request_id,
-                extra=self._cors.lines(self._head.origin),
+                extra=self._shared.cors.lines(self._head.origin),
                 close=self.closes,
             )
         )
@@ -177,13 +175,14 @@ class Answer:
 
     def _rendered(self, status: int, lines: list[bytes], placed: Placed | None) -> bytes:
         lines.append(b"x-request-id: %b\r\n" % self._request_id.encode())
-        if placed is not None and self._options.reply_headers:
+        if placed is not None and self._shared.options.reply_headers:
             lines += (
                 b"x-pointsman-node: %b\r\n" % _field(placed.node),
                 b"x-pointsman-policy: %b\r\n" % _field(placed.decision.policy),
             )
+        self.closes = self.closes or self._shared.draining
         if self._head.origin is not None:
-            lines.append(self._cors.lines(self._head.origin))
+            lines.append(self._shared.cors.lines(self._head.origin))
         return b"%b%b%b\r\n" % (
             status_line(status),
             b"".join(lines),

@@ -104,7 +104,7 @@ class ClientConnection(asyncio.Protocol):
     def answered(self, *, close: bool) -> None:
         """The answer is written, and the next request may be taken up."""
         self._handler = None
-        if close or self._is_over:
+        if close or self._is_over or self._shared.draining:
             self._close()
         elif self._reader.ready or self._ahead or self._reader.refusal is not None:
             asyncio.get_running_loop().call_soon(self._proceed)

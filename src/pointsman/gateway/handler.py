@@ -61,14 +61,7 @@ class Handler:
         self._head = head
         self._endpoint = endpoint
         self._exchange = Exchange(request_id, shared.options.timeouts, now_s)
-        self._answer = Answer(
-            client.transport,
-            head,
-            request_id,
-            shared.options,
-            shared.cors,
-            closes=shared.draining or not head.keep_alive,
-        )
+        self._answer = Answer(shared, client.transport, head, request_id)
         self._quiet_since_s = now_s
         self._comment_every_s = shared.options.sse_comment_s or float("inf")
         shared.live[request_id] = self

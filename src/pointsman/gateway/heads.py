@@ -67,6 +67,7 @@ class RequestHead:
     """
 
     content_length = 0
+    is_chunked = False
     content_type = b""
     content_encoding = b""
     expects_continue = False
@@ -80,7 +81,7 @@ class RequestHead:
         self.method = method
         self.target, self.path = _target_and_path(target)
         self.is_http_10 = is_http_10
-        self.keep_alive = keep_alive
+        self.keep_alive = keep_alive and method != b"CONNECT"
         self.forward: list[bytes] = []
 
     def read(self, headers: Iterable[Header]) -> None:
@@ -130,6 +131,7 @@ class RequestHead:
                 # llhttp lets "gzip, chunked" pass; nobody behind us would decode it.
                 if value.lower() != b"chunked" or self.is_http_10:
                     raise BadHead(Reason.BAD_REQUEST, "Only chunked transfer encoding is taken.")
+                self.is_chunked = True
             case _:
                 pass  # hop-by-hop
 

@@ -38,7 +38,7 @@ class RequestReader:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # Other protocols are not spoken; to ignore the wish is the answer (RFC 9110, 7.8).
+            self._ignore_upgrade()
             if rest := data[upgrade.args[0] :]:
                 self.feed(rest)
                 return
@@ -68,13 +68,16 @@ class RequestReader:
     # --- the parser's side --------------------------------------------------------------
 
     def on_url(self, url: bytes) -> None:
-        self._target += url
+        if self.head is None:  # else of a resumed request
+            self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.head is None:  # else a trailer
+        if self.head is None:  # else a trailer, or of a resumed request
             self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
+        if self.head is not None:
+            return
         parser = self._parser
         version = parser.get_http_version()
         head = self.head = RequestHead(
@@ -103,7 +106,7 @@ class RequestReader:
             self._body.append(data)
 
     def on_message_complete(self) -> None:
-        if self.refusal is not None:
+        if self.refusal is not None or self._parser.should_upgrade():
             return
         assert self.head is not None
         if len(self.ready) > self._options.pipelined_max:
@@ -112,6 +115,22 @@ class RequestReader:
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self.ready.append((self.head, body))
         self._begin_message()
+
+    def _ignore_upgrade(self) -> None:
+        """Read on as HTTP/1.1: other protocols are not spoken (RFC 9110 section 7.8).
+
+        llhttp ends the request at its head and takes the body for the other protocol, though
+        Java's client wishes for h2c with every POST. A parser that never heard the wish reads
+        on, behind a head that has the same framing; `head` stays what it is.
+        """
+        head = self.head
+        if head is None or self.refusal is not None:
+            return
+        framing = "transfer-encoding: chunked"
+        if not head.is_chunked:
+            framing = f"content-length: {head.content_length}"
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.feed_data(f"POST / HTTP/1.1\r\n{framing}\r\n\r\n".encode())
 
     # --- helpers ------------------------------------------------------------------------
 

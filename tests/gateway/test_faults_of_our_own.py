@@ -1,0 +1,67 @@
+"""Bugs around us and in us: the client gets an answer, the scheduler its settlement."""
+
+import pytest
+
+from pointsman.core.errors import EndCause
+from pointsman.core.exchange import Exchange
+from pointsman.gateway.relay import Relay
+from tests.gateway.conftest import rig
+from tests.support.upstreams import OK_BODY, STREAM, Served, answer_ok, post
+
+
+def boom(*_: object) -> None:
+    raise ZeroDivisionError
+
+
+async def test_a_placer_that_raises_costs_one_request() -> None:
+    async with rig(answer_ok) as it:
+        it.placer.before_verdict = boom
+        client = await it.connect()
+        await client.send(post())
+        answer = await client.answer()
+        assert (answer.status, answer.header("x-pointsman-reason")) == (500, "internal")
+        assert answer.header("x-request-id")
+        assert b"ZeroDivision" not in answer.body
+        it.placer.before_verdict = None
+        assert (await it.ask(post())).body == OK_BODY
+        assert it.placer.outcomes[0].status == 500
+
+
+async def test_an_observer_that_raises_does_not_hang_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with rig(answer_ok) as it:
+        monkeypatch.setattr(it.records, "exchange_ended", boom)
+        client = await it.connect()
+        await client.send(post())
+        assert (await client.answer()).body == OK_BODY
+        assert await client.closed()
+
+
+async def test_a_relay_that_fails_ends_the_stream_and_settles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def two(served: Served) -> None:
+        await served.begin_stream()
+        await served.chunk(b"data: 1\n\n")
+        await served.until_closed()
+
+    async with rig(two) as it:
+        client = await it.connect()
+        await client.send(post(body=STREAM))
+        await client.reader.readuntil(b"data: 1\n\n")
+        monkeypatch.setattr(Relay, "pass_on", boom)
+        await it.engine.served[0].chunk(b"data: 2\n\n")
+        await it.until(lambda: bool(it.placer.outcomes))
+        assert it.placer.outcomes[0].end is EndCause.TRUNCATED
+        await it.engine.left.wait()
+
+
+async def test_a_step_out_of_order_is_a_500_and_is_settled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with rig(answer_ok) as it:
+        monkeypatch.setattr(Exchange, "dialled", Exchange.failed)
+        answer = await it.ask(post())
+        assert answer.status == 500
+        assert it.placer.outcomes[0].end is EndCause.REFUSED
