@@ -87,6 +87,7 @@ class Node:
         self.queue_tokens = 0
         self.queue_attention = 0.0
         self.queue_s = 0.0
+        self.prefilled_s = 0.0
         self.kv_tokens = 0
         self.output_tokens = 0
         self._prefills: dict[RequestId, Work] = {}
@@ -189,6 +190,7 @@ class Node:
         self.queue_tokens -= work.new_tokens
         self.queue_attention -= work.attention
         self.queue_s -= work.prefill_s
+        self.prefilled_s += work.prefill_s
         if not self._prefills:
             self.queue_s = self.queue_attention = 0.0  # rounding does not add up
         self._rank()

@@ -14,6 +14,11 @@ from pointsman.core.residency import Credit
 _ANSWERED = frozenset({EndCause.FINISHED})
 
 
+_DECODED_MIN = 0.25
+"""At least this share of the time between first byte and end is taken to be decoding, however
+much prefill work is believed to have come between."""
+
+
 class Attempt(msgspec.Struct, frozen=True, gc=False):
     """One try to place a request: since when it is here, and the nodes it failed on."""
 
@@ -33,6 +38,7 @@ class Flight:
         "kv_at_start",
         "node",
         "predicted",
+        "prefilled_at_start_s",
         "queue_attention",
         "queue_tokens",
         "started_s",
@@ -52,6 +58,7 @@ class Flight:
         self.queue_attention = node.queue_attention * share
         self.queue_tokens = row.queue_tokens * share
         self.batch_at_start = self.kv_at_start = 0
+        self.prefilled_at_start_s = 0.0
         self.work = Work(
             new_tokens=row.new_tokens,
             attention=row.attention,
@@ -76,6 +83,12 @@ class Flight:
         self.started_s = now_s
         self.node.start(self.request.id, now_s)
         self.batch_at_start, self.kv_at_start = self.node.inflight, self.node.kv_tokens
+        self.prefilled_at_start_s = self.node.prefilled_s
+
+    @property
+    def stalled_s(self) -> float:
+        """Prefill work that its node has done since it began to stream."""
+        return self.node.prefilled_s - self.prefilled_at_start_s
 
     def answered(self, outcome: Outcome) -> bool:
         """Whether the node prefilled the prompt, as far as can be known."""
@@ -112,7 +125,8 @@ def _learn_from_stream(flight: Flight, outcome: Outcome, output_tokens: int) -> 
     if outcome.ttft_s is not None:
         _observe_prefill(flight, outcome, outcome.ttft_s)
     if outcome.decode_s is not None and output_tokens > 1:
-        _observe_decode(flight, outcome.decode_s / (output_tokens - 1))
+        decode_s = max(outcome.decode_s - flight.stalled_s, _DECODED_MIN * outcome.decode_s)
+        _observe_decode(flight, decode_s / (output_tokens - 1))
 
 
 def _learn_from_whole(flight: Flight, outcome: Outcome, output_tokens: int) -> None:

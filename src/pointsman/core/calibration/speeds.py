@@ -45,7 +45,7 @@ _QUEUED_WEIGHT_MIN = 0.1
 class Calibration:
     """Learns `Speeds` online; before data they are the prior, scaled or not."""
 
-    __slots__ = ("_decode", "_prefill", "_speeds", "prior")
+    __slots__ = ("_calibrated", "_decode", "_prefill", "_speeds", "prior")
 
     def __init__(self, prior: Speeds = PRIOR) -> None:
         self.prior = prior
@@ -54,6 +54,7 @@ class Calibration:
         )
         self._decode = Fit((prior.step_s, prior.sequence_s, prior.kv_token_s))
         self._speeds: Speeds | None = prior
+        self._calibrated = False
 
     def __repr__(self) -> str:
         return f"<Calibration {self._prefill} {self._decode}>"
@@ -110,8 +111,11 @@ class Calibration:
 
     @property
     def calibrated(self) -> bool:
-        """Whether there is enough data, and the speeds describe it."""
-        return _is_sane(self._prefill) and _is_sane(self._decode)
+        """Whether there was enough data, and the speeds described it. It stays so: a fit
+        follows its engine, and to change policy in the middle of an overload helps nobody."""
+        if not self._calibrated:
+            self._calibrated = _is_sane(self._prefill) and _is_sane(self._decode)
+        return self._calibrated
 
 
 def _is_sane(fit: Fit) -> bool:
