@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -24,25 +23,12 @@ def words(count: int, seed: str) -> str:
 
 # --- idle equal engines -------------------------------------------------------------------
 
-EQUAL_COST_EXPLORES_NOT = pytest.mark.xfail(
-    strict=True,
-    reason="equal costs compare learned speeds with the slower prior of engines that were never "
-    "tried, so the first one that was tried gets everything",
-)
-
-
-def policies(*unlearned: str) -> list[Any]:
-    return [
-        pytest.param(name, marks=EQUAL_COST_EXPLORES_NOT) if name in unlearned else name
-        for name in DETERMINISTIC
-    ]
-
 
 async def sixty_questions(cluster: Cluster) -> "Counter[str]":
     return Counter([(await cluster.chat(f"What is {n} in words?")).node for n in range(60)])
 
 
-@pytest.mark.parametrize("policy", policies("equal_cost", "cache_aware_equal_cost"))
+@pytest.mark.parametrize("policy", DETERMINISTIC)
 async def test_distinct_prompts_spread_over_engines_that_are_new(policy: str) -> None:
     """Routers in the field sent 60 of 60 to one worker, or 43."""
     async with running_cluster(2, policy=policy) as cluster:
