@@ -108,6 +108,15 @@ def test_the_least_recently_used_chain_goes_first_and_its_tail_before_its_start(
     assert index.blocks(A) == 12
 
 
+def test_of_a_conversation_the_last_turn_goes_first() -> None:
+    index, turns = PrefixIndex(), path(12)
+    index.set_capacity(A, 14)
+    for end in (4, 8, 12):
+        index.credit(A, turns[:end])
+    index.credit(A, path(5, first=9))
+    assert index.depth(A, turns) == index.blocks(A) - 5 == 9
+
+
 def test_a_chain_never_evicts_itself_and_beyond_the_capacity_has_no_tail() -> None:
     index, hashes = PrefixIndex(), path(10)
     index.set_capacity(A, 6)

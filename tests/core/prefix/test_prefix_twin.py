@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -18,6 +18,18 @@ PATHS = st.builds(
     st.lists(st.integers(0, 2), max_size=6),
     st.integers(1, 4),
 )
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 25), st.lists(PATHS, min_size=2, max_size=20))
+def test_one_small_node_evicts_what_its_twin_does(capacity: int, paths: list[list[int]]) -> None:
+    index, twin, slot = PrefixIndex(), SlowIndex(), Slot(0)
+    index.set_capacity(slot, capacity)
+    twin.set_capacity(slot, capacity)
+    for path in paths:
+        assert index.credit(slot, chain(path)) == twin.credit(slot, chain(path))
+        for other in paths:
+            assert index.depth(slot, chain(other)) == twin.depth(slot, chain(other))
 
 
 class IndexAgainstTwin(RuleBasedStateMachine):

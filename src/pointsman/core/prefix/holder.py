@@ -134,7 +134,7 @@ class Holder:
         return next(reversed(self._runs) if self.exact else iter(self._runs), 0)
 
     def take_tail(self, stamp: int, count: int) -> list[int]:
-        """Take at least `count` hashes out of a run, or all; deepest first, some may be dead.
+        """Take at least `count` hashes off the end of a run, or all; some may be dead.
 
         A run with dead hashes is taken as a whole: it is an exact node's, so it is short.
         """
@@ -147,14 +147,14 @@ class Holder:
             taken = run.hashes[-count:]
             del run.hashes[-count:]
         self._table.run_hashes -= len(taken)
-        return taken.tolist()[::-1]
+        return taken.tolist()
 
     def _split(self, run: Run, length: int) -> int:
         """Make a run of the first `length` hashes; returns its stamp. The rest stays."""
         stamp = self._table.new_stamp(self.number)
         front = run.hashes[:length]
         run.hashes = run.hashes[length:]
-        self._runs[stamp] = Run(front, used_again=run.used_again)
+        self._runs[stamp] = Run(front)
         self._table.runs += 1
         for block in front:
             table = self._table.ways[block & WAY_MASK]
