@@ -39,13 +39,30 @@ async def test_distinct_prompts_spread_over_engines_that_are_new(policy: str) ->
 @pytest.mark.parametrize("policy", DETERMINISTIC)
 async def test_distinct_prompts_spread_over_engines_whose_speeds_are_learned(policy: str) -> None:
     """Learned speeds of equal engines are never quite equal."""
-    async with running_cluster(2, policy="round_robin", speed=20) as cluster:
+    async with running_cluster(2, policy="round_robin") as cluster:
         for number in range(40):
             await cluster.chat(words(8 + number * 5, f"warm-up {number}"))
         assert all(node["calibrated"] for node in (await cluster.state())["nodes"])
         await cluster.admin_json("PUT", "/policy", {"policy": policy})
         counts = await sixty_questions(cluster)
     assert 25 <= counts["engine-1"] <= 35, counts
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="an engine that is believed slower is never tried while the others idle, so nobody "
+    "learns that it has recovered",
+)
+async def test_an_engine_that_was_slow_for_a_while_gets_its_share_again() -> None:
+    async with running_cluster(2, speed=5) as cluster:
+        for number in range(40):
+            await cluster.complete(f"warm-up {number}")
+        await cluster.simulate(cluster.engines[1], slow=4)
+        for number in range(60):
+            await cluster.complete(f"while it is slow {number}")
+        await cluster.simulate(cluster.engines[1], reset=True)
+        nodes = [(await cluster.complete(f"afterwards {n}")).node for n in range(200)]
+    assert nodes[-60:].count("engine-2") > 15
 
 
 # --- tenants with system prompts of their own ---------------------------------------------

@@ -171,3 +171,16 @@ async def test_a_client_that_never_reads_ends_by_timeout() -> None:
         await client.head()
         await it.until(lambda: bool(it.placer.outcomes))
         assert it.placer.outcomes[0].end is EndCause.TIMEOUT
+
+
+async def test_clients_that_leave_amid_dialling_leave_no_connection_open() -> None:
+    async with rig(endless) as it:
+        for _ in range(20):
+            clients = [await it.connect() for _ in range(10)]
+            for client in clients:
+                await client.send(post(body=STREAM))
+            await it.until(lambda: it.gateway.state().exchanges > 0)
+            for client in clients:
+                client.leave()
+            await it.until(lambda: not it.gateway.state().clients)
+        await it.until(lambda: not it.gateway.state().engine_connections)

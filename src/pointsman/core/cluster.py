@@ -5,7 +5,7 @@ and what was booked on the old one stays with the old one. Health is counted her
 probes and from requests that could not reach the node; shells only report.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from enum import StrEnum
 
 from pointsman.core.blocks import TEXT_SCHEME, Prompt, Scheme, Unit
@@ -75,6 +75,8 @@ class Node:
         self.spec = spec
         self.name = spec.name
         self.facts = NodeFacts()
+        self.concurrency_max = spec.concurrency_max or NODE_CONCURRENCY_MAX
+        self.block_tokens = BLOCK_TOKENS_DEFAULT
         self.health = Health.JOINING
         self.health_detail = "not probed yet"
         self.draining = False
@@ -96,12 +98,14 @@ class Node:
         self.signals = NodeSignals()
         self.signals_at_s: float | None = None
         self._foreign = 0
-        self._foreign_before = 0
+        self._foreign_steady = 0
+        self._foreign_until_s = 0.0
         # Learned.
         self.calibration = Pace(Calibration())
         self._learns_next_s = 0.0
         self.predicted_tokens = 0
         self.reported_tokens = 0
+        self.cache_believed = True  # an engine may cache nothing, whatever is predicted
         self._hit_trust = 1.0
         self._hit_samples = 0
         # Health counts.
@@ -116,14 +120,6 @@ class Node:
         return self.health is Health.READY and not self.draining
 
     @property
-    def block_tokens(self) -> int:
-        return self.token_scheme.size
-
-    @property
-    def concurrency_max(self) -> int:
-        return self.spec.concurrency_max or NODE_CONCURRENCY_MAX
-
-    @property
     def speeds(self) -> Speeds:
         return self.calibration.speeds()
 
@@ -134,29 +130,24 @@ class Node:
             return tuple(ModelCard(name=name) for name in self.spec.models)
         return self.facts.models
 
-    @property
-    def cache_believed(self) -> bool:
-        """Whether predicted hits come true here at all; an engine may cache nothing."""
-        return self._hit_samples < _HIT_SAMPLES_MIN or self._hit_trust >= _HIT_TRUST_MIN
-
     def scheme(self, prompt: Prompt) -> Scheme:
         """How to cut `prompt` for this node: by its own blocks where token ids are known."""
         return TEXT_SCHEME if prompt.token_count is None else self.token_scheme
 
     def foreign(self, now_s: float) -> int:
         """Requests there that are not ours, from the last two scrapes; 0 when unknown."""
-        if self.signals_at_s is None or now_s - self.signals_at_s > SIGNAL_AGE_MAX_S:
-            return 0
-        return min(self._foreign, self._foreign_before)
+        return self._foreign_steady if now_s < self._foreign_until_s else 0
 
     def queue_ahead_s(self, now_s: float) -> float:
         """Prefill seconds still ahead of a newcomer: the head's elapsed time is taken off,
         but no more than the head itself, whose prediction may have been short."""
-        if not self._prefills:
+        prefills = self._prefills
+        if not prefills:
             return 0.0
-        head = next(iter(self._prefills.values()))
+        head = next(iter(prefills.values()))
         elapsed_s = now_s - self._head_since_s
-        return max(0.0, self.queue_s - min(elapsed_s, head.prefill_s))
+        done_s = elapsed_s if elapsed_s < head.prefill_s else head.prefill_s
+        return self.queue_s - done_s if self.queue_s > done_s else 0.0
 
     def learns(self, now_s: float) -> bool:
         """Whether a sample that ends now is worth learning from: all until the speeds are
@@ -212,16 +203,19 @@ class Node:
     def describe(self, facts: NodeFacts) -> None:
         self.facts = facts
         if facts.block_tokens is not None:
+            self.block_tokens = facts.block_tokens
             self.token_scheme = Scheme(Unit.TOKENS, facts.block_tokens)
         if self.health is Health.JOINING:
             self.health, self.health_detail = Health.READY, ""
 
     def report(self, signals: NodeSignals, at_s: float) -> None:
         self.signals, self.signals_at_s = signals, at_s
-        self._foreign_before = self._foreign
+        before = self._foreign
         if signals.running is not None:
             total = signals.running + (signals.waiting or 0)
             self._foreign = max(0, total - self.inflight)
+        self._foreign_steady = min(self._foreign, before)
+        self._foreign_until_s = at_s + SIGNAL_AGE_MAX_S
 
     def probed(self, healthy: bool, detail: str) -> None:
         """Thresholds up and down, so that one slow answer or one lucky one decides nothing."""
@@ -256,6 +250,8 @@ class Node:
         ratio = min(1.0, reported_tokens / predicted_tokens)
         self._hit_trust = _HIT_MEMORY * self._hit_trust + (1 - _HIT_MEMORY) * ratio
         self._hit_samples += 1
+        unproven = self._hit_samples < _HIT_SAMPLES_MIN
+        self.cache_believed = unproven or self._hit_trust >= _HIT_TRUST_MIN
 
     def _rise(self) -> None:
         self._passive_failures = 0
@@ -289,7 +285,7 @@ class Cluster:
         return len(self._nodes)
 
     @property
-    def nodes(self) -> Iterable[Node]:
+    def nodes(self) -> Collection[Node]:
         return self._nodes.values()
 
     def get(self, node_id: NodeId) -> Node | None:

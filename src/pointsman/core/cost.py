@@ -49,7 +49,9 @@ def candidate(
     """
     prompt, output = demand.prompt_tokens, demand.output_tokens
     block = node.block_tokens
-    hit = min(index_hit_tokens, (prompt - 1) // block * block) if node.cache_believed else 0
+    hit = 0
+    if index_hit_tokens and node.cache_believed:
+        hit = min(index_hit_tokens, (prompt - 1) // block * block)
     new = prompt - hit
     attention = new * (prompt - new / 2)
     calibration = node.calibration
@@ -76,7 +78,7 @@ def candidate(
         decode_s,
         work_s * (batch + 1),
         0.5 * output * per_sequence_s * batch,
-        running_s(node),
+        running_s(node) if node.inflight else 0.0,
         blocks,
         fits,
         calibration.calibrated,

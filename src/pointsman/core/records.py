@@ -1,6 +1,7 @@
 """Frozen pictures of the scheduler's state, for people and metrics: a decision, a node."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
+from operator import attrgetter
 
 import msgspec
 
@@ -86,7 +87,7 @@ def node_view(node: Node, ledger: Ledger, residency: Residency, now_s: float) ->
 def decision(
     attempt: Attempt,
     route: Route,
-    nodes: Iterable[Node],
+    nodes: Collection[Node],
     *,
     policy: str,
     at_s: float,
@@ -96,27 +97,27 @@ def decision(
     answer, request = route.answer, attempt.request
     chosen = answer.row if isinstance(answer, Choice) else None
     return Decision(
-        request_id=request.id,
-        model=request.model,
-        at_s=at_s,
-        ruling=_ruling(route),
-        policy=policy,
-        why=_why(answer),
-        node=chosen.node if chosen else None,
-        attempt=len(attempt.tried) + 1,
-        prompt_tokens=route.demand.prompt_tokens,
-        output_tokens_expected=route.demand.output_tokens,
-        hit_tokens=chosen.hit_tokens if chosen else 0,
-        queued_s=at_s - attempt.arrived_s,
-        candidate_count=route.field,
-        tie_count=answer.ties if isinstance(answer, Choice) else 0,
-        candidates=_candidates(route, chosen, rows_max),
-        excluded=_excluded(route, attempt, nodes, rows_max),
+        request.id,
+        request.model,
+        at_s,
+        _ruling(answer),
+        policy,
+        _why(answer),
+        chosen.node if chosen else None,
+        len(attempt.tried) + 1,
+        route.demand.prompt_tokens,
+        route.demand.output_tokens,
+        chosen.hit_tokens if chosen else 0,
+        at_s - attempt.arrived_s,
+        route.field,
+        answer.ties if isinstance(answer, Choice) else 0,
+        _candidates(route, chosen, rows_max),
+        _excluded(route, attempt, nodes, rows_max),
     )
 
 
-def _ruling(route: Route) -> Ruling:
-    match route.answer:
+def _ruling(answer: Choice | Hold | Refusal) -> Ruling:
+    match answer:
         case Choice():
             return Ruling.PLACED
         case Hold():
@@ -135,14 +136,19 @@ def _candidates(
     route: Route, chosen: Candidate | None, rows_max: int | None
 ) -> tuple[Candidate, ...]:
     """Best first, the chosen one before its equals."""
-    rows = sorted(route.rows, key=lambda row: (row.score, row is not chosen))
+    rows = sorted(route.rows, key=_score)
+    if chosen is not None and rows[0] is not chosen and rows[0].score == chosen.score:
+        rows.remove(chosen)
+        rows.insert(0, chosen)
     return tuple(rows[:rows_max])
 
 
+_score = attrgetter("score")
+
+
 def _excluded(
-    route: Route, attempt: Attempt, nodes: Iterable[Node], rows_max: int | None
+    route: Route, attempt: Attempt, nodes: Collection[Node], rows_max: int | None
 ) -> tuple[Exclusion, ...]:
-    everyone = list(nodes)
-    if route.field == len(everyone):
+    if route.field == len(nodes):
         return ()
-    return tuple(exclusions(everyone, attempt.request, attempt.tried)[:rows_max])
+    return tuple(exclusions(nodes, attempt.request, attempt.tried)[:rows_max])

@@ -52,7 +52,10 @@ class Residency:
 
     def levels(self, nodes: Sequence[Node], prompt: Prompt) -> dict[Scheme, Levels]:
         """Who holds how much of `prompt`, for each way in which these nodes cut it."""
-        schemes = dict.fromkeys(node.scheme(prompt) for node in nodes)
+        if prompt.token_count is None:
+            index = self._indexes[Unit.BYTES]
+            return {TEXT_SCHEME: index.match(prompt.chain(TEXT_SCHEME))}
+        schemes = dict.fromkeys(node.token_scheme for node in nodes)
         return {s: self._indexes[s.unit].match(prompt.chain(s)) for s in schemes}
 
     def blocks(self, node: Node) -> int:

@@ -112,11 +112,9 @@ class ClientConnection(asyncio.Protocol):
             self._deadline_s = self._shared.now_s() + self._shared.options.keep_alive_s
 
     def hold_bytes(self, body_bytes: int) -> None:
-        """Count body bytes kept for a request, or with a negative number given back."""
         self._reader.hold(body_bytes)
 
     def abort(self) -> None:
-        """Cut the connection."""
         self._is_over = True
         self.transport.abort()
 
@@ -242,12 +240,10 @@ class ClientConnection(asyncio.Protocol):
         self.transport.close()
 
     def close_if_idle(self) -> None:
-        """For the drain: nothing is under way here."""
         if self._handler is None and not self._is_over and not self._reader.is_amid:
             self._close()
 
     def sweep(self, now_s: float) -> None:
-        """What is late ends."""
         if self._handler is not None:
             self._handler.sweep(now_s)
         elif now_s >= self._deadline_s:

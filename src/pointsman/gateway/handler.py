@@ -6,7 +6,7 @@ the loop's thread; nothing is awaited.
 """
 
 import logging
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from pointsman.core.errors import FAILURE_REASONS, EndCause, FailureKind, Reason
 from pointsman.core.events import Held, Placed, Refused, Verdict
@@ -20,12 +20,9 @@ from pointsman.gateway.observer import exchange_record
 from pointsman.gateway.relay import Relay, is_event_stream
 from pointsman.gateway.replies import error_reply
 from pointsman.gateway.routing import BodyRefused, core_request, decoded_body, routing_fields
-from pointsman.gateway.shared import Shared
+from pointsman.gateway.shared import Client, Shared
 from pointsman.gateway.upstream import Dial, NodePool, UpstreamConnection
 from pointsman.wire.openai import BadRequest, Endpoint
-
-if TYPE_CHECKING:
-    from pointsman.gateway.connection import ClientConnection
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +49,7 @@ class Handler:
     _relay: Relay | None = None
 
     def __init__(
-        self, shared: Shared, client: "ClientConnection", head: RequestHead, endpoint: Endpoint
+        self, shared: Shared, client: Client, head: RequestHead, endpoint: Endpoint
     ) -> None:
         now_s = shared.now_s()
         request_id = shared.request_id(head.request_id)
@@ -180,10 +177,7 @@ class Handler:
         self._upstream = None
         kind = FailureKind.CLOSED if is_http else FailureKind.BROKEN
         if self._relay is not None:
-            reason = FAILURE_REASONS[kind]
-            self._answer.break_off(reason)
-            self._end(EndCause.TRUNCATED, reason)
-            self._client.answered(close=True)
+            self._break_off(EndCause.TRUNCATED, FAILURE_REASONS[kind])
         elif upstream.is_reused and not upstream.has_bytes and not self._redialled:
             self._redial()
         else:
@@ -308,9 +302,7 @@ class Handler:
             self._answer.closes = True
             self._refuse(Reason.DRAINING)
         else:
-            self._answer.break_off(Reason.DRAINING)
-            self._end(EndCause.TRUNCATED, Reason.DRAINING)
-            self._client.answered(close=True)
+            self._break_off(EndCause.TRUNCATED, Reason.DRAINING)
 
     # --- time ---------------------------------------------------------------------------
 
@@ -335,9 +327,7 @@ class Handler:
         elif self._relay is None:
             self._refuse(reason, cause=EndCause.TIMEOUT)
         else:
-            self._answer.break_off(reason)
-            self._end(EndCause.TIMEOUT, reason)
-            self._client.answered(close=True)
+            self._break_off(EndCause.TIMEOUT, reason)
 
     # --- the end ------------------------------------------------------------------------
 
@@ -355,6 +345,11 @@ class Handler:
         self._answer.refuse(reply, reason, detail)
         self._end(cause, reason)
         self._client.answered(close=self._answer.closes)
+
+    def _break_off(self, cause: EndCause, reason: Reason) -> None:
+        self._answer.break_off(reason)
+        self._end(cause, reason)
+        self._client.answered(close=True)
 
     def _end(self, cause: EndCause, reason: Reason | None = None) -> None:
         relay = self._relay

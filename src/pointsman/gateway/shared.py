@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import secrets
 import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pointsman.core.ids import RequestId
 from pointsman.gateway.observer import GatewayObserver
@@ -13,9 +13,39 @@ from pointsman.gateway.replies import Cors
 from pointsman.gateway.upstream import Pools
 from pointsman.ports import Placer
 
-if TYPE_CHECKING:
-    from pointsman.gateway.connection import ClientConnection
-    from pointsman.gateway.handler import Handler
+
+class Client(Protocol):
+    """A client's connection, as those see it that work for it."""
+
+    transport: asyncio.Transport
+
+    def answered(self, *, close: bool) -> None:
+        """The answer is written, and the next request may be taken up."""
+        ...
+
+    def hold_bytes(self, body_bytes: int) -> None:
+        """Count body bytes kept for a request, or with a negative number given back."""
+        ...
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        ...
+
+    def close_if_idle(self) -> None:
+        """For the drain: close if nothing is under way."""
+        ...
+
+    def sweep(self, now_s: float) -> None:
+        """What is late ends."""
+        ...
+
+
+class Running(Protocol):
+    """An exchange under way."""
+
+    def cut_off(self) -> None:
+        """The drain is over: end now."""
+        ...
 
 
 class Shared:
@@ -33,8 +63,8 @@ class Shared:
         self.now_s = time.monotonic
         self.cors = Cors(options.cors_origins)
         self.pools = Pools(idle_s=options.idle_s, idle_max=options.idle_max)
-        self.live: dict[RequestId, Handler] = {}
-        self.clients: dict[ClientConnection, None] = {}
+        self.live: dict[RequestId, Running] = {}
+        self.clients: dict[Client, None] = {}
         self.clients_max = options.connections_max
         self.bodies_bytes = 0
         self.draining = False

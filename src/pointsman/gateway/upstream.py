@@ -69,6 +69,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.pieces: list[bytes] = []
         self.on_body = self.pieces.append  # the parser calls the list itself: no frame a chunk
         self._attempt: Attempt | None = None
+        self._is_made = False
         self._is_lost = False
         self._parser = httptools.HttpResponseParser(self)
         self._reset()
@@ -129,6 +130,12 @@ class UpstreamConnection(asyncio.Protocol):
         if not self._is_lost:
             self.transport.close()
 
+    def forsake(self) -> None:
+        """The dial did not come to its end. uvloop then closes the transport, if there is one,
+        without a word to its protocol."""
+        if self._is_made:
+            self.connection_lost(None)
+
     @property
     def is_usable(self) -> bool:
         """Nothing says that it is closed."""
@@ -139,7 +146,8 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not derive from asyncio's.
         self.transport = transport = cast("asyncio.Transport", transport)
-        self.pool.opened(self)
+        self._is_made = True
+        self.pool.opened()
 
     def data_received(self, data: bytes) -> None:
         attempt = self._attempt
@@ -163,6 +171,8 @@ class UpstreamConnection(asyncio.Protocol):
             attempt.crashed()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._is_lost:
+            return
         self._is_lost = True
         self.pool.lost(self)
         attempt = self._attempt
@@ -253,7 +263,7 @@ class NodePool:
         if upstream in self.idle:
             self.idle.remove(upstream)
 
-    def opened(self, upstream: UpstreamConnection) -> None:
+    def opened(self) -> None:
         self.open_count += 1
 
     def lost(self, upstream: UpstreamConnection) -> None:
@@ -284,17 +294,17 @@ class Dial:
 
     async def run(self, pool: NodePool, tls: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()
+        upstream = UpstreamConnection(pool)
         try:
-            _, upstream = await loop.create_connection(
-                lambda: UpstreamConnection(pool), pool.host, pool.port, ssl=tls
-            )
+            await loop.create_connection(lambda: upstream, pool.host, pool.port, ssl=tls)
         except OSError:
+            upstream.forsake()
             self._tell(lambda attempt: attempt.unreachable())
-            return
-        if self._attempt is None:
-            upstream.abort()
-            return
-        self._tell(lambda attempt: attempt.dialled(upstream))
+        except asyncio.CancelledError:
+            upstream.forsake()
+            raise
+        else:
+            self._tell(lambda attempt: attempt.dialled(upstream))
 
     def _tell(self, call: Callable[[Attempt], None]) -> None:
         attempt, self._attempt = self._attempt, None

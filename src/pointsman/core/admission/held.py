@@ -84,6 +84,8 @@ class HeldQueue:
         return late
 
     def next_deadline_s(self) -> float | None:
+        if not self._waiting:
+            return None
         self._drop_stale_deadlines()
         return self._deadlines[0][0] if self._deadlines else None
 

@@ -53,9 +53,10 @@ class Pace:
 
     def speeds(self) -> Speeds:
         """The class's speeds at this node's pace."""
-        known = self._calibration.speeds()
-        if known is not self._of:
-            self._of, self._speeds = known, self._paced(known)
+        known = self._calibration.known
+        if known is None or known is not self._of:
+            self._of = self._calibration.speeds()
+            self._speeds = self._paced(self._of)
         return self._speeds
 
     def observe_prefill(

@@ -45,7 +45,7 @@ _QUEUED_WEIGHT_MIN = 0.1
 class Calibration:
     """Learns `Speeds` online; before data they are the prior, scaled or not."""
 
-    __slots__ = ("_calibrated", "_decode", "_prefill", "_speeds", "prior")
+    __slots__ = ("_calibrated", "_decode", "_prefill", "known", "prior")
 
     def __init__(self, prior: Speeds = PRIOR) -> None:
         self.prior = prior
@@ -53,7 +53,7 @@ class Calibration:
             (prior.dispatch_s, prior.prefill_s_per_token, prior.attention_s_per_token2)
         )
         self._decode = Fit((prior.step_s, prior.sequence_s, prior.kv_token_s))
-        self._speeds: Speeds | None = prior
+        self.known: Speeds | None = prior
         self._calibrated = False
 
     def __repr__(self) -> str:
@@ -86,13 +86,13 @@ class Calibration:
         self, fit: Fit, work: tuple[float, float, float], seconds: float, weight: float
     ) -> None:
         if isfinite(seconds) and seconds > 0 and fit.observe(work, seconds, weight):
-            self._speeds = None
+            self.known = None
 
     def speeds(self) -> Speeds:
         """The speeds as known now."""
-        if self._speeds is None:
-            self._speeds = Speeds(*self._prefill.coefficients, *self._decode.coefficients)
-        return self._speeds
+        if self.known is None:
+            self.known = Speeds(*self._prefill.coefficients, *self._decode.coefficients)
+        return self.known
 
     @property
     def samples(self) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """What every policy answers, and how all of them choose among equals."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 from random import Random
 from typing import Protocol
 
@@ -68,10 +69,13 @@ def pick_cheapest(rows: Sequence[Candidate], *, why: str) -> Choice | Hold:
 
 
 def _least(rows: Sequence[Candidate], *, why: str, band_ratio: float, band_s: float) -> Choice:
-    bound = min(row.score for row in rows) * (1 + band_ratio) + band_s
+    bound = min(map(_score, rows)) * (1 + band_ratio) + band_s
     ties = [row for row in rows if row.score <= bound]
-    row = min(ties, key=_waiting_longest)
+    row = ties[0] if len(ties) == 1 else min(ties, key=_waiting_longest)
     return Choice(row, len(ties), why)
+
+
+_score = attrgetter("score")
 
 
 def _waiting_longest(row: Candidate) -> tuple[bool, int]:

@@ -31,10 +31,10 @@ class MarginalCost(Stateless):
         self._uncalibrated = LMetric()
 
     def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
-        if not all(row.calibrated for row in rows):
-            return self._uncalibrated.choose(request, rows, rng)
         convexity = self._convexity
         for row in rows:
+            if not row.calibrated:
+                return self._uncalibrated.choose(request, rows, rng)
             own = row.queue_s + row.kv_wait_s + row.prefill_s + row.decode_s
             imposed = row.stall_s + row.slowdown_s
             row.score = own + convexity * own * own + imposed * (1 + 2 * convexity * own)
