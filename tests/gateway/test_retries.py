@@ -63,8 +63,10 @@ async def test_a_poison_request_stops_after_two_engines() -> None:
         answer = await it.ask(post())
         assert (answer.status, answer.body) == (500, b'{"error":{"message":"boom"}}')
         assert not it.engines[2].served
-        # The placer offered a third node; the gateway gave it back unused.
-        assert it.placer.outcomes[0].status == 500
+        # The placer offered a third node, which is given back unused.
+        assert [outcome.end for outcome in it.placer.outcomes] == [EndCause.REFUSED]
+        record = it.records.ended[0]
+        assert (record.end, record.node) == (EndCause.ENGINE_ERROR, "engine-2")
 
 
 async def test_the_last_answer_of_an_engine_is_better_than_none() -> None:

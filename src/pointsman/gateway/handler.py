@@ -41,7 +41,6 @@ class Handler:
     _redialled = False
     _moved = False  # whether bytes were relayed since the last sweep
     _placed: Placed | None = None
-    _pool: NodePool | None = None
     _dial: Dial | None = None
     _upstream: UpstreamConnection | None = None
     _kept_answer: EngineAnswer | None = None
@@ -112,16 +111,17 @@ class Handler:
             self.crashed()
 
     def _place(self, placed: Placed) -> None:
-        self._placed = placed
         exchange = self._exchange
         if not exchange.may_be_placed:
+            self._pay(Outcome(end=EndCause.REFUSED))  # this node has not run it
             self._give_up(None)
             return
+        self._placed = placed
         now_s = self._shared.now_s()
         exchange.placed(now_s)
         self._redialled = False
         pools = self._shared.pools
-        self._pool = pool = pools.node(placed.node_id, placed.url)
+        pool = pools.node(placed.node_id, placed.url)
         upstream = pool.take(now_s)
         if upstream is None:
             self._dial = pools.dial(pool, self)
@@ -143,7 +143,10 @@ class Handler:
         if kept is None:
             detail = "" if refused is None else refused.detail
             self._refuse(FAILURE_REASONS[failure], detail, retry_after_s=retry_after_s)
-            return
+        else:
+            self._pass_on(kept, retry_after_s)
+
+    def _pass_on(self, kept: EngineAnswer, retry_after_s: float | None = None) -> None:
         self._answer.pass_on_error(kept, retry_after_s)
         self._end(error_cause(kept.status), FAILURE_REASONS[kept.kind])
         self._client.answered(close=self._answer.closes)
@@ -151,7 +154,6 @@ class Handler:
     # --- attempts: what engine connections say ------------------------------------------
 
     def dialled(self, upstream: UpstreamConnection) -> None:
-        self._dial = None
         self._send(upstream, self._shared.now_s())
 
     def unreachable(self) -> None:
@@ -179,7 +181,7 @@ class Handler:
         if self._relay is not None:
             self._break_off(EndCause.TRUNCATED, FAILURE_REASONS[kind])
         elif upstream.is_reused and not upstream.has_bytes and not self._redialled:
-            self._redial()
+            self._redial(upstream.pool)
         else:
             self._attempt_failed(kind)
 
@@ -198,7 +200,7 @@ class Handler:
     # --- attempts: what we do -----------------------------------------------------------
 
     def _send(self, upstream: UpstreamConnection, now_s: float) -> None:
-        self._upstream = upstream
+        self._dial, self._upstream = None, upstream
         self._exchange.dialled(now_s)
         head = engine_head(
             self._head,
@@ -209,12 +211,11 @@ class Handler:
         )
         upstream.send(self, head, self._body)
 
-    def _redial(self) -> None:
+    def _redial(self, pool: NodePool) -> None:
         """The engine closed the reused connection as we wrote to it; nothing was answered."""
-        assert self._pool is not None
         self._redialled = True
         self._exchange.redialled(self._shared.now_s())
-        self._dial = self._shared.pools.dial(self._pool, self)
+        self._dial = self._shared.pools.dial(pool, self)
 
     def _attempt_failed(self, kind: FailureKind, kept: EngineAnswer | None = None) -> None:
         self._last_failure = kind
@@ -250,9 +251,7 @@ class Handler:
             self._attempt_failed(kind, kept)
             return
         self._exchange.started(self._shared.now_s())
-        self._answer.pass_on_error(kept, None)
-        self._end(error_cause(kept.status), FAILURE_REASONS[kind])
-        self._client.answered(close=True)
+        self._pass_on(kept)
 
     def _open(self, upstream: UpstreamConnection) -> None:
         """The first byte is here: from now on it is this node or none."""
@@ -315,12 +314,10 @@ class Handler:
         elif self._wants_stream and now_s - self._quiet_since_s >= self._comment_every_s:
             self._quiet_since_s = now_s
             self._answer.comment()
-        if now_s >= self._exchange.deadline_s():
-            self._overdue(now_s)
+        if (reason := self._exchange.overdue(now_s)) is not None:
+            self._overdue(reason)
 
-    def _overdue(self, now_s: float) -> None:
-        reason = self._exchange.overdue(now_s)
-        assert reason is not None, "asked only after the deadline"
+    def _overdue(self, reason: Reason) -> None:
         self._drop_engine()
         if reason is Reason.NODE_UNREACHABLE:
             self._attempt_failed(FailureKind.UNREACHABLE)
@@ -383,6 +380,9 @@ class Handler:
         """Give back what the request holds, each thing once."""
         self._forget_body()
         self._shared.ended(self._exchange.request_id)
+        self._pay(outcome)
+
+    def _pay(self, outcome: Outcome) -> None:
         if self._owes_settlement:
             self._owes_settlement = False
             self._shared.placer.settle(self._exchange.request_id, outcome)
