@@ -58,8 +58,10 @@ async def test_an_engine_that_was_slow_for_a_while_gets_its_share_again() -> Non
         for number in range(40):
             await cluster.complete(f"warm-up {number}")
         await cluster.simulate(cluster.engines[1], slow=4)
-        for number in range(60):
+        await cluster.admin_json("POST", "/nodes/engine-1/drain")
+        for number in range(40):
             await cluster.complete(f"while it is slow {number}")
+        await cluster.admin_json("POST", "/nodes/engine-1/undrain")
         await cluster.simulate(cluster.engines[1], reset=True)
         nodes = [(await cluster.complete(f"afterwards {n}")).node for n in range(200)]
     assert nodes[-60:].count("engine-2") > 15
