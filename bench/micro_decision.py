@@ -94,6 +94,12 @@ class Bench:
         for _ in range(busy):
             self._open.append(self._place(self._request(self._rng.randbytes(1_000), pad=False)))
 
+    def finish_all(self) -> None:
+        """Let the fleet be idle."""
+        for request_id in self._open:
+            self._finish(request_id)
+        self._open.clear()
+
     def decide(self, decisions: int) -> tuple[list[float], list[float]]:
         """Microseconds of each placement and of each settlement."""
         placed_us, settled_us = [], []

@@ -46,7 +46,27 @@ RECORD = ExchangeRecord(
 
 
 def decision(request_id: RequestId) -> Decision:
-    candidate = Candidate(NodeName("n"), 0, 1, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, True, 0.0)
+    candidate = Candidate(
+        node=NodeName("n"),
+        hit_tokens=0,
+        index_hit_tokens=0,
+        new_tokens=1,
+        attention=0.5,
+        inflight=0,
+        queue_tokens=0,
+        queue_s=0.0,
+        work_s=0.0,
+        prefill_s=0.0,
+        kv_wait_s=0.0,
+        decode_s=0.0,
+        stall_s=0.0,
+        slowdown_s=0.0,
+        running_s=0.0,
+        kv_blocks=1,
+        fits=True,
+        calibrated=True,
+        placed_order=0,
+    )
     return Decision(
         request_id=request_id,
         model=MODEL,
@@ -89,7 +109,7 @@ def main() -> None:
     metrics = RequestMetrics(registry, lambda: {MODEL})
     ring = DecisionRing()
     one = decision(RequestId("x"))
-    log = _UnarmedLog(cast(BinaryIO, _Nowhere()))
+    log = _UnarmedLog(cast("BinaryIO", _Nowhere()))
     costs = {
         "metrics of a finished request": median_us(lambda: metrics.exchange_ended(RECORD)),
         "a decision's own time": median_us(lambda: metrics.decided(40e-6)),

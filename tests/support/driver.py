@@ -1,7 +1,7 @@
 """Drives a `Scheduler` in tests: a clock that is set by hand, requests and nodes in a line."""
 
 from pointsman.core.blocks import Namespace, Prompt
-from pointsman.core.calibration import Calibration
+from pointsman.core.calibration import Calibration, Pace
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import (
     Admitted,
@@ -118,7 +118,7 @@ def _told(effect: Effect) -> str:
             return f"left {effect.name} #{effect.node_id}"
 
 
-def teach(calibration: Calibration) -> None:
+def teach(calibration: Calibration | Pace) -> None:
     """Samples that agree with what is believed already: calibrated, at the prior's speeds."""
     speeds = calibration.speeds()
     for i in range(1, 41):
