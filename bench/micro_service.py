@@ -34,7 +34,7 @@ from pointsman.telemetry.metrics import RequestMetrics
 REQUESTS = 2_000  # a round
 INTERVAL_S = 0.0005
 NAMESPACE = Namespace(MODEL)
-STEM = b"You set the points. " * 45
+STEM = b"You set the points. " * 50
 OUTCOME = Outcome(
     EndCause.FINISHED, streamed=False, ttft_s=0.01, decode_s=0.0, prompt_tokens=250, output_tokens=4
 )

@@ -31,19 +31,31 @@ class OutputLengths:
     def __init__(self) -> None:
         self._tenants: OrderedDict[tuple[ModelName, str], _Mean] = OrderedDict()
         self._models: OrderedDict[ModelName, _Mean] = OrderedDict()
+        self._expected: dict[tuple[ModelName, str], int] = {}  # until the next sample
 
     def expect(self, model: ModelName, tenant: str, max_output_tokens: int | None = None) -> int:
         """Output tokens to plan for, within the client's own bound."""
-        expected = _drawn(self._models.get(model), OUTPUT_TOKENS_PRIOR)
-        expected = _drawn(self._tenants.get((model, tenant)), expected)
-        tokens = max(1, ceil(expected))
-        return tokens if max_output_tokens is None else min(tokens, max(0, max_output_tokens))
+        tokens = self._expected.get((model, tenant))
+        if tokens is None:
+            tokens = self._expect(model, tenant)
+        if max_output_tokens is None or max_output_tokens > tokens:
+            return tokens
+        return max(0, max_output_tokens)
 
     def observe(self, model: ModelName, tenant: str, output_tokens: int) -> None:
         """An answer of this model to this tenant was this long."""
         assert output_tokens >= 0, output_tokens
         _recent(self._models, model, _MODELS_MAX).add(output_tokens)
         _recent(self._tenants, (model, tenant), _TENANTS_MAX).add(output_tokens)
+        self._expected.clear()
+
+    def _expect(self, model: ModelName, tenant: str) -> int:
+        expected = _drawn(self._models.get(model), OUTPUT_TOKENS_PRIOR)
+        expected = _drawn(self._tenants.get((model, tenant)), expected)
+        if len(self._expected) >= _TENANTS_MAX:
+            self._expected.clear()
+        tokens = self._expected[model, tenant] = max(1, ceil(expected))
+        return tokens
 
 
 class TokenRatio:
@@ -51,30 +63,40 @@ class TokenRatio:
     prompts, where the chat template's own tokens hardly count, weigh most."""
 
     def __init__(self) -> None:
-        self._models: OrderedDict[ModelName, tuple[float, float]] = OrderedDict()
+        self._models: OrderedDict[ModelName, _Ratio] = OrderedDict()
 
     def bytes_per_token(self, model: ModelName) -> float:
         """The model's ratio, or the prior."""
-        text_bytes, tokens = self._models.get(model, _RATIO_PRIOR)
-        return min(max(text_bytes / tokens, _RATIO_MIN), _RATIO_MAX)
+        ratio = self._models.get(model)
+        return BYTES_PER_TOKEN_PRIOR if ratio is None else ratio.value
 
     def tokens(self, model: ModelName, text_bytes: int) -> int:
         """Tokens that so much text is expected to make, at least 1."""
-        return max(1, ceil(text_bytes / self.bytes_per_token(model)))
+        return ceil(text_bytes / self.bytes_per_token(model)) or 1
 
     def observe(self, model: ModelName, text_bytes: int, prompt_tokens: int) -> None:
         """The engine counted so many tokens. Counts of nothing teach nothing."""
         if text_bytes <= 0 or prompt_tokens <= 0:
             return
-        known_bytes, known_tokens = self._models.get(model, _RATIO_PRIOR)
-        renewed = (
-            _RATIO_KEPT * known_bytes + text_bytes,
-            _RATIO_KEPT * known_tokens + prompt_tokens,
-        )
-        _put(self._models, model, renewed, _MODELS_MAX)
+        ratio = self._models.get(model) or _Ratio()
+        ratio.add(text_bytes, prompt_tokens)
+        _put(self._models, model, ratio, _MODELS_MAX)
 
 
-_RATIO_PRIOR = (BYTES_PER_TOKEN_PRIOR * _RATIO_PRIOR_TOKENS, _RATIO_PRIOR_TOKENS)
+class _Ratio:
+    """Bytes over tokens, of all samples but the older the less."""
+
+    __slots__ = ("_bytes", "_tokens", "value")
+
+    def __init__(self) -> None:
+        self._bytes = BYTES_PER_TOKEN_PRIOR * _RATIO_PRIOR_TOKENS
+        self._tokens = _RATIO_PRIOR_TOKENS
+        self.value = BYTES_PER_TOKEN_PRIOR
+
+    def add(self, text_bytes: int, tokens: int) -> None:
+        self._bytes = _RATIO_KEPT * self._bytes + text_bytes
+        self._tokens = _RATIO_KEPT * self._tokens + tokens
+        self.value = min(max(self._bytes / self._tokens, _RATIO_MIN), _RATIO_MAX)
 
 
 class _Mean:
