@@ -184,3 +184,31 @@ async def test_clients_that_leave_amid_dialling_leave_no_connection_open() -> No
                 client.leave()
             await it.until(lambda: not it.gateway.state().clients)
         await it.until(lambda: not it.gateway.state().engine_connections)
+
+
+async def test_a_slow_reader_of_one_answer_stops_the_engine_of_the_next() -> None:
+    sent = 0
+
+    async def big_then_endless(served: Served) -> None:
+        nonlocal sent
+        if len(it.engine.served) == 1:
+            await served.reply(200, b"x" * 20_000_000)
+            return
+        await served.begin_stream()
+        while not served.writer.is_closing():
+            await served.chunk(b"data: " + b"x" * 65_536 + b"\n\n")
+            sent += 65_536
+
+    async with rig(big_then_endless) as it:
+        client = await it.connect()
+        await client.send(post() + post(body=STREAM))
+        await client.head()
+        before = -1
+        while before != sent or len(it.engine.served) < 2:
+            if len(it.engine.served) < 2:  # read just enough for the first answer to end
+                await client.reader.read(65_536)
+            before = sent
+            await asyncio.sleep(0.02)
+        assert sent < 32 * 1024 * 1024
+        client.leave()
+        await it.until(lambda: len(it.placer.outcomes) == 2)

@@ -65,3 +65,20 @@ async def test_a_step_out_of_order_is_a_500_and_is_settled(
         answer = await it.ask(post())
         assert answer.status == 500
         assert it.placer.outcomes[0].end is EndCause.REFUSED
+
+
+async def test_a_settlement_that_raises_leaves_nothing_counted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def silent(served: Served) -> None:
+        await served.until_closed()
+
+    async with rig(silent) as it:
+        client = await it.connect()
+        await client.send(post() * 2)
+        await it.until(lambda: bool(it.engine.served))
+        with monkeypatch.context() as patch:
+            patch.setattr(it.records, "exchange_ended", boom)
+            client.leave()
+            await it.until(lambda: not it.gateway.state().clients)
+        assert it.gateway.state().bodies_bytes == 0

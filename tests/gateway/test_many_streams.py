@@ -141,7 +141,7 @@ async def test_two_thousand_slow_streams(capsys: pytest.CaptureFixture[str]) -> 
     loop = asyncio.get_running_loop()
     server = await loop.create_server(SlowEngine, "127.0.0.1", 0, backlog=STREAMS)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with asyncio.timeout(60.0), gateway_process(url) as gateway:
+    async with asyncio.timeout(30.0), gateway_process(url) as gateway:
         empty_kib = gateway.resident_kib()
         readers = [await connect(gateway.port) for _ in range(STREAMS)]
         await gateway.until_exchanges(STREAMS)

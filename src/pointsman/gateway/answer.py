@@ -86,7 +86,7 @@ class Answer:
             return
         self.status = answer.status
         lines = reply_pieces(answer.headers, is_stream=False, has_cors=self._shared.cors.enabled)
-        if answer.kind is FailureKind.BUSY and not _has(answer.headers, b"retry-after"):
+        if answer.status in (429, 503) and not _has(answer.headers, b"retry-after"):
             lines.append(b"retry-after: %d\r\n" % max(1, round(retry_after_s or 1.0)))
         reason = FAILURE_REASONS[answer.kind]
         lines += (

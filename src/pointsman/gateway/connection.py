@@ -1,7 +1,8 @@
 """A client's connection: requests in, one at a time to a handler, answers out in order.
 
 A client that closes its sending side is taken to have left, as nginx and uvicorn take it:
-HTTP has no use for a half-closed request, and this is how most cancellations look.
+HTTP has no use for a half-closed request, and this is how most cancellations look. It is not
+noticed while the client has sent so much ahead that nothing more is read from it.
 """
 
 import asyncio
@@ -47,6 +48,7 @@ class ClientConnection(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(self, shared: Shared) -> None:
+        self.is_paused = False
         self._shared = shared
         self._reader = RequestReader(shared)
         self._handler: Handler | None = None
@@ -87,15 +89,19 @@ class ClientConnection(asyncio.Protocol):
         self._is_over = True
         self._shared.clients.pop(self, None)
         handler, self._handler = self._handler, None
-        if handler is not None:
-            handler.client_gone()
-        self._reader.forget()
+        try:
+            if handler is not None:
+                handler.client_gone()
+        finally:
+            self._reader.forget()
 
     def pause_writing(self) -> None:
+        self.is_paused = True
         if self._handler is not None:
             self._handler.client_paused()
 
     def resume_writing(self) -> None:
+        self.is_paused = False
         if self._handler is not None:
             self._handler.client_resumed()
 

@@ -191,10 +191,11 @@ class Handler:
         if self._exchange.outcome is None:
             cause = EndCause.REFUSED if self._relay is None else EndCause.TRUNCATED
             self._settle(Outcome(end=cause, status=500))
-        if self._answer.status is None:
+        is_untold = self._answer.status is None
+        if is_untold:
             self._answer.refuse(error_reply(Reason.INTERNAL), Reason.INTERNAL)
-            self._client.answered(close=True)
-        else:
+        self._client.answered(close=True)
+        if not is_untold:
             self._client.abort()
 
     # --- attempts: what we do -----------------------------------------------------------
@@ -202,13 +203,9 @@ class Handler:
     def _send(self, upstream: UpstreamConnection, now_s: float) -> None:
         self._dial, self._upstream = None, upstream
         self._exchange.dialled(now_s)
-        head = engine_head(
-            self._head,
-            upstream.pool,
-            self._exchange.request_id,
-            len(self._body),
-            authorizes=self._shared.options.forwards_authorization,
-        )
+        authorizes = self._shared.options.forwards_authorization
+        request_id, size = self._exchange.request_id, len(self._body)
+        head = engine_head(self._head, upstream.pool, request_id, size, authorizes=authorizes)
         upstream.send(self, head, self._body)
 
     def _redial(self, pool: NodePool) -> None:
@@ -225,8 +222,7 @@ class Handler:
         self._shared.placer.failed(self._exchange.request_id, kind)
 
     def _keeps_answer(self, upstream: UpstreamConnection) -> bool:
-        """Whether the reply is an error that another node may save the client from, or one
-        that can only be told inside a stream that has begun."""
+        """Whether another node may save the client from it, or it must be told in-band."""
         if self._answer.relay is not None:
             return upstream.status != 200 or not is_event_stream(upstream.content_type)
         return is_retriable(upstream.status) and not self._is_too_long(upstream)
@@ -249,9 +245,9 @@ class Handler:
         upstream.release(self._shared.now_s())
         if is_retriable(kept.status):
             self._attempt_failed(kind, kept)
-            return
-        self._exchange.started(self._shared.now_s())
-        self._pass_on(kept)
+        else:
+            self._exchange.started(self._shared.now_s())
+            self._pass_on(kept)
 
     def _open(self, upstream: UpstreamConnection) -> None:
         """The first byte is here: from now on it is this node or none."""
@@ -261,7 +257,10 @@ class Handler:
         self._relay = self._answer.open(upstream, self._placed, upstream.take())
         if upstream.complete:
             self._finished(upstream)
-        elif upstream.status < 400:
+            return
+        if self._client.is_paused:  # it has yet to read the answer before this one
+            self.client_paused()
+        if upstream.status < 400:
             self._shared.placer.started(self._exchange.request_id)
 
     def _finished(self, upstream: UpstreamConnection) -> None:

@@ -15,9 +15,13 @@ from pointsman.ports import Placer
 
 
 class Client(Protocol):
-    """A client's connection, as those see it that work for it."""
+    """A client's connection, as those see it that work for it.
+
+    `is_paused` while it reads slower than it is written to.
+    """
 
     transport: asyncio.Transport
+    is_paused: bool
 
     def answered(self, *, close: bool) -> None:
         """The answer is written, and the next request may be taken up."""
