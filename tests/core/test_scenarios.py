@@ -111,7 +111,7 @@ class Play:
     def do_finish(self, request_id: str, cached: str = "", prompt: str = "") -> list[str]:
         usage = {"cached_tokens": int(cached)} if cached else {}
         usage |= {"prompt_tokens": int(prompt)} if prompt else {}
-        return told(self.driver.settle(request_id, **usage))
+        return told(self.driver.settle(request_id, EndCause.FINISHED, **usage))
 
     def do_gone(self, request_id: str) -> list[str]:
         return told(self.driver.settle(request_id, EndCause.CLIENT_GONE))

@@ -30,7 +30,7 @@ def placed(driver: Driver, request_id: str, text: str = "hello", **fields: objec
 
 
 def refused(driver: Driver, request_id: str, **fields: object) -> Refused:
-    (effect,) = driver.arrive(request_id, **fields)
+    (effect,) = driver.arrive(request_id, "hello", **fields)
     assert isinstance(effect, Refused), effect
     return effect
 
@@ -72,7 +72,9 @@ def test_one_prefix_shared_by_all_spreads_once_its_holder_is_busy() -> None:
     driver.ready("a", "b", "c", "d", kv_blocks=100_000)
     learned(driver)
     text = "one system prompt for everybody " * 500
-    nodes = [placed(driver, f"r{i}", text, max_output_tokens=128).node for i in range(64)]
+    nodes: list[str] = [
+        placed(driver, f"r{i}", text, max_output_tokens=128).node for i in range(64)
+    ]
     assert all(nodes.count(name) >= 8 for name in "abcd"), nodes
 
 
@@ -219,8 +221,13 @@ def test_pool_zone_and_labels_are_hard_constraints() -> None:
     driver.join("b")
     driver.describe("a")
     driver.describe("b")
-    for i, fields in enumerate(({"pool": "long"}, {"zone": "eu"}, {"labels": (("gpu", "h100"),)})):
-        assert placed(driver, f"r{i}", **fields).node == "a"
+    constraints: list[dict[str, object]] = [
+        {"pool": "long"},
+        {"zone": "eu"},
+        {"labels": (("gpu", "h100"),)},
+    ]
+    for i, fields in enumerate(constraints):
+        assert placed(driver, f"r{i}", "hello", **fields).node == "a"
     assert refused(driver, "x", zone="mars").reason is Reason.NO_MATCHING_NODE
 
 

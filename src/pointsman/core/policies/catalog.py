@@ -29,6 +29,7 @@ _CATALOG: dict[str, Callable[[], Policy]] = {
 
 
 def names() -> list[str]:
+    """Every policy that can be chosen."""
     return list(_CATALOG)
 
 
