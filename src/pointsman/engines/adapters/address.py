@@ -2,29 +2,34 @@
 
 import re
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 
 def url_problem(url: str) -> str:
     """What is wrong with an engine's URL, and the remedy; empty if nothing is."""
     if re.match(r"^[./~]", url) or Path(url).is_dir():
         return f"'{url}' is a path, not the URL of an engine, like http://10.0.0.7:8000"
+    if "://" not in url:
+        return f"'{url}' has no scheme; did you mean http://{url}?"
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
         return f"'{url}': {error}"
-    if "://" not in url:
-        return f"'{url}' has no scheme; did you mean http://{url}?"
     if parts.scheme != "http":
         return f"'{url}': the scheme is '{parts.scheme}'; engines are spoken to over http://"
+    return _place_problem(url, parts, port)
+
+
+def _place_problem(url: str, parts: SplitResult, port: int | None) -> str:
+    """What is wrong with what follows the scheme."""
     if not parts.hostname:
         return f"'{url}' names no host"
+    if parts.username is not None:
+        return f"'{parts.hostname}': no user or password belongs here"
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         trimmed = f"{parts.scheme}://{parts.netloc}"
         return f"'{url}' has a path; the gateway adds it itself: write {trimmed}"
-    if parts.username is not None:
-        return f"'{parts.hostname}': no user or password belongs here"
     return "" if port != 0 else f"'{url}': port 0 is no place to connect to"
 
 
