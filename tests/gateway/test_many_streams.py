@@ -16,7 +16,7 @@ from pointsman.gateway.server import raise_descriptor_limit
 from tests.support.upstreams import STREAM, post
 
 STREAMS = 2_000
-PAUSE_S = 0.25
+PAUSE_S = 1.0
 STREAM_KIB_MAX = 64  # two sockets' objects, parsers, one exchange; far from a buffer's size
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"data: [DONE]\n\n"
@@ -141,7 +141,7 @@ async def test_two_thousand_slow_streams(capsys: pytest.CaptureFixture[str]) -> 
     loop = asyncio.get_running_loop()
     server = await loop.create_server(SlowEngine, "127.0.0.1", 0, backlog=STREAMS)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with asyncio.timeout(30.0), gateway_process(url) as gateway:
+    async with asyncio.timeout(45.0), gateway_process(url) as gateway:
         empty_kib = gateway.resident_kib()
         readers = [await connect(gateway.port) for _ in range(STREAMS)]
         await gateway.until_exchanges(STREAMS)
