@@ -40,12 +40,20 @@ async def test_distinct_prompts_spread_over_engines_that_are_new(policy: str) ->
 async def test_distinct_prompts_spread_over_engines_whose_speeds_are_learned(policy: str) -> None:
     """Learned speeds of equal engines are never quite equal."""
     async with running_cluster(2, policy="round_robin") as cluster:
-        for number in range(40):
-            await cluster.chat(words(8 + number * 5, f"warm-up {number}"))
-        assert all(node["calibrated"] for node in (await cluster.state())["nodes"])
+        await learn_speeds(cluster)
         await cluster.admin_json("PUT", "/policy", {"policy": policy})
         counts = await sixty_questions(cluster)
     assert 25 <= counts["engine-1"] <= 35, counts
+
+
+async def learn_speeds(cluster: Cluster) -> None:
+    """40 requests are enough, on a machine that is not too noisy."""
+    for number in range(400):
+        await cluster.chat(words(8 + number % 40 * 5, f"warm-up {number}"))
+        nodes = (await cluster.state())["nodes"]
+        if number >= 39 and all(node["calibrated"] for node in nodes):
+            return
+    raise AssertionError("400 requests taught nothing")
 
 
 @pytest.mark.xfail(
