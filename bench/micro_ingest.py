@@ -39,13 +39,14 @@ def ingested(payloads: list[bytes]) -> tuple[float, float, float, int]:
     clock = time.thread_time
     for payload in payloads:
         begin_s = clock()
-        changes = [core_event(event) for event in wire.decode_batch(payload).events]
+        changes = wire.decode_batch(payload).events
         decoded_s = clock()
         mapped = [
             (change, engine.stored(change))
             if isinstance(change, events.BlockStored)
             else (change, engine.removed(change))
             for change in changes
+            if not isinstance(change, events.AllBlocksCleared)
         ]
         mapped_s = clock()
         for change, own in mapped:
@@ -58,22 +59,6 @@ def ingested(payloads: list[bytes]) -> tuple[float, float, float, int]:
         map_s += mapped_s - decoded_s
         index_s += clock() - mapped_s
     return decode_s, map_s, index_s, count
-
-
-def core_event(event: wire.Event) -> events.BlockStored | events.BlockRemoved:
-    """The core's event of a decoded one, as the collector makes it."""
-    if isinstance(event, wire.BlockStored):
-        return events.BlockStored(
-            event.block_hashes,
-            event.parent_block_hash,
-            event.token_ids,
-            event.block_size,
-            event.lora_name,
-            event.extra_keys,
-            event.medium,
-        )
-    assert isinstance(event, wire.BlockRemoved)
-    return events.BlockRemoved(event.block_hashes, event.medium)
 
 
 def messages(blocks: int, total: int) -> Iterator[bytes]:

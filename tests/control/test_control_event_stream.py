@@ -57,7 +57,7 @@ class Recorder:
 
     def blocks(self) -> list[object]:
         stored = [change for change in self.told if isinstance(change, BlockStored)]
-        return [change.hashes[0] for change in stored]
+        return [change.block_hashes[0] for change in stored]
 
     def trust(self) -> IndexTrust:
         told = [each for each in self.told if isinstance(each, IndexTrust)]
@@ -222,22 +222,22 @@ def test_what_waits_for_a_replay_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert recorder.stream.replay_from == 2
 
 
-def test_an_event_becomes_the_core_s_words() -> None:
+def test_an_event_is_passed_on_whole() -> None:
     recorder = Recorder()
     event = stored(5, 4, lora_name="l", extra_keys=[["salt"]], medium="GPU")
     removed: dict[str, object] = {"type": "BlockRemoved", "block_hashes": [5], "medium": "CPU"}
     recorder.replay(message(0, event, removed))
     assert recorder.told[:2] == [
         BlockStored(
-            hashes=(5,),
-            parent=4,
+            block_hashes=(5,),
+            parent_block_hash=4,
             token_ids=(5,) * 16,
-            block_tokens=16,
+            block_size=16,
             lora_name="l",
             extra_keys=(["salt"],),
             medium="GPU",
         ),
-        BlockRemoved(hashes=(5,), medium="CPU"),
+        BlockRemoved((5,), medium="CPU"),
     ]
 
 

@@ -33,17 +33,17 @@ def recorded(*, as_bytes: bool) -> list[CacheChange]:
     changes: list[CacheChange] = []
     for line in RECORDED.read_text().splitlines():
         for event in json.loads(line)[1]:
-            hashes = [named(number) for number in event.get("block_hashes", ())]
+            hashes = tuple(named(number) for number in event.get("block_hashes", ()))
             if event["type"] == "BlockStored":
                 changes.append(
                     BlockStored(
-                        hashes,
-                        named(event["parent_block_hash"]),
-                        event["token_ids"],
-                        event["block_size"],
-                        event["lora_name"],
-                        event["extra_keys"],
-                        event["medium"],
+                        block_hashes=hashes,
+                        parent_block_hash=named(event["parent_block_hash"]),
+                        token_ids=tuple(event["token_ids"]),
+                        block_size=event["block_size"],
+                        medium=event["medium"],
+                        lora_name=event["lora_name"],
+                        extra_keys=tuple(event["extra_keys"]),
                     )
                 )
             elif event["type"] == "BlockRemoved":
@@ -65,7 +65,7 @@ def stored(
     parent: EngineHash | None = None,
     **more: Any,
 ) -> BlockStored:
-    return BlockStored(hashes, parent, tokens, len(tokens) // len(hashes), **more)
+    return BlockStored(tuple(hashes), parent, tuple(tokens), len(tokens) // len(hashes), **more)
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])
@@ -145,25 +145,25 @@ def test_blocks_of_an_unknown_parent_are_counted_and_their_removal_is_harmless()
     assert engine.stored(stored([2, 3], range(8), parent=1)) == []
     assert engine.stored(stored([4], range(4), parent=3)) == [], "nor do their children have one"
     assert engine.orphans == 3
-    assert engine.removed(BlockRemoved([2])) == []
+    assert engine.removed(BlockRemoved((2,))) == []
 
 
 def test_a_block_stored_twice_is_gone_when_both_copies_are() -> None:
     engine = EngineBlocks(MODEL, 10)
     event = stored([7], range(4))
     assert engine.stored(event) == engine.stored(event) == prompt_chain(range(4), 4)
-    assert engine.removed(BlockRemoved([7])) == []
-    assert engine.removed(BlockRemoved([7])) == prompt_chain(range(4), 4)
-    assert engine.removed(BlockRemoved([7])) == []
+    assert engine.removed(BlockRemoved((7,))) == []
+    assert engine.removed(BlockRemoved((7,))) == prompt_chain(range(4), 4)
+    assert engine.removed(BlockRemoved((7,))) == []
 
 
 def test_two_names_of_one_block_hold_it_until_both_are_removed() -> None:
     engine = EngineBlocks(MODEL, 10)
     [block] = engine.stored(stored([7], range(4)))
     assert engine.stored(stored([8], range(4))) == [block]
-    assert engine.removed(BlockRemoved([7])) == []
+    assert engine.removed(BlockRemoved((7,))) == []
     assert engine.holds(block)
-    assert engine.removed(BlockRemoved([8])) == [block]
+    assert engine.removed(BlockRemoved((8,))) == [block]
     assert not engine.holds(block)
 
 
@@ -171,32 +171,32 @@ def test_other_tiers_leave_the_gpu_alone() -> None:
     engine = EngineBlocks(MODEL, 10)
     [block] = engine.stored(stored([7], range(4), medium="GPU"))
     assert engine.stored(stored([7], range(4), medium="CPU")) == []
-    assert engine.removed(BlockRemoved([7], "CPU")) == []
+    assert engine.removed(BlockRemoved((7,), "CPU")) == []
     assert engine.holds(block)
-    assert engine.removed(BlockRemoved([7], "GPU")) == [block]
+    assert engine.removed(BlockRemoved((7,), "GPU")) == [block]
 
 
 def test_what_is_beyond_the_bound_is_left_out_and_counted() -> None:
     engine = EngineBlocks(MODEL, 2)
     assert engine.stored(stored([1, 2, 3, 4], range(16))) == prompt_chain(range(8), 4)
     assert (len(engine), engine.overflows) == (2, 2)
-    engine.removed(BlockRemoved([2]))
+    engine.removed(BlockRemoved((2,)))
     assert len(engine.stored(stored([2], range(4, 8), parent=1))) == 1
 
 
 @pytest.mark.parametrize(
     "event",
     [
-        BlockStored([1, 2], None, range(7), 4),
-        BlockStored([1], None, [], 0),
-        BlockStored([1], None, [2**64], 1),
-        BlockStored([], None, [], 4),
+        BlockStored((1, 2), None, tuple(range(7)), 4),
+        BlockStored((1,), None, (), 0),
+        BlockStored((1,), None, (2**64,), 1),
+        BlockStored((), None, (), 4),
     ],
 )
 def test_events_that_do_not_add_up_are_counted_not_believed(event: BlockStored) -> None:
     engine = EngineBlocks(MODEL, 10)
     assert engine.stored(event) == []
-    assert engine.malformed == len(event.hashes)
+    assert engine.malformed == len(event.block_hashes)
 
 
 @settings(deadline=None)
@@ -215,7 +215,7 @@ def test_holding_is_what_was_stored_and_not_removed(steps: list[tuple[bool, int,
             engine.stored(stored([name], [token]))
             copies[name] = copies.get(name, 0) + 1
         else:
-            engine.removed(BlockRemoved([name]))
+            engine.removed(BlockRemoved((name,)))
             copies[name] = max(0, copies.get(name, 0) - 1)
         engine.check()
         for one in range(6):

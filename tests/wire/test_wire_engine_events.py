@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pointsman.core.events import AllBlocksCleared, BlockRemoved, BlockStored
 from pointsman.wire.engine_events import (
     END_OF_REPLAY_SEQ,
-    AllBlocksCleared,
-    BlockRemoved,
-    BlockStored,
     EventBatch,
     MalformedEvent,
     SequenceTracker,

@@ -66,7 +66,7 @@ class EngineBlocks:
             return []
         own: list[BlockHash] = []
         known, copies, names = self._own, self._copies, self._names
-        for name, computed in zip(_names(event.hashes), self._chain(event), strict=False):
+        for name, computed in zip(_names(event.block_hashes), self._chain(event), strict=False):
             block = known.get(name)
             if block is not None:
                 copies[name] = copies.get(name, 0) + 1
@@ -74,7 +74,7 @@ class EngineBlocks:
                 known[name] = block = computed
                 names[block] = names.get(block, 0) + 1
             else:
-                self.overflows += len(event.hashes) - len(own)
+                self.overflows += len(event.block_hashes) - len(own)
                 break
             own.append(block)
         return own
@@ -84,7 +84,7 @@ class EngineBlocks:
         if not _on_gpu(event.medium):
             return []
         gone: list[BlockHash] = []
-        for name in _names(event.hashes):
+        for name in _names(event.block_hashes):
             if name in self._copies:
                 _count_down(self._copies, name)
             elif (block := self._own.pop(name, None)) is not None and (
@@ -110,12 +110,12 @@ class EngineBlocks:
 
     def _chain(self, event: BlockStored) -> list[BlockHash]:
         """Our hashes of the event's blocks; fewer, or none, where they cannot be known."""
-        count, size = len(event.hashes), event.block_tokens
+        count, size = len(event.block_hashes), event.block_size
         if not count or size <= 0 or len(event.token_ids) != count * size:
             self.malformed += count
             return []
         extras = _extras(event)
-        salt = _salt(extras) if event.parent is None else ""
+        salt = _salt(extras) if event.parent_block_hash is None else ""
         if salt:
             extras[0] = ()
         parent = self._parent(event, salt)
@@ -132,10 +132,10 @@ class EngineBlocks:
         return _folded_chain(data, len(data) // count, parent, extras)
 
     def _parent(self, event: BlockStored, salt: str) -> BlockHash | None:
-        if event.parent is not None:
-            return self._own.get(_names([event.parent])[0])
+        if event.parent_block_hash is not None:
+            return self._own.get(_names([event.parent_block_hash])[0])
         namespace = Namespace(event.lora_name or self.model, salt)
-        return root_hash(namespace, Scheme(Unit.TOKENS, event.block_tokens))
+        return root_hash(namespace, Scheme(Unit.TOKENS, event.block_size))
 
 
 def _on_gpu(medium: str | None) -> bool:
@@ -163,8 +163,8 @@ def _extras(event: BlockStored) -> list[Keys]:
     if event.extra_keys is None or not any(event.extra_keys):
         return []
     extras = [_without(event.lora_name, keys) for keys in event.extra_keys]
-    missing = len(event.hashes) - len(extras)
-    return extras[: len(event.hashes)] + [()] * missing
+    missing = len(event.block_hashes) - len(extras)
+    return extras[: len(event.block_hashes)] + [()] * missing
 
 
 def _without(lora_name: str | None, keys: object) -> Keys:

@@ -16,46 +16,19 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Raw
 
+from pointsman.core.events import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    CacheChange,
+    EngineHash,
+)
+
 PAYLOAD_BYTES_MAX = 64 * 1024 * 1024
 """A step's events of a 1M-token prompt are about 4 MB; beyond this it is no KV event."""
 
 END_OF_REPLAY_SEQ = 2**64 - 1
 """The sequence number -1 that ends the answers to a replay request."""
-
-EngineHash: TypeAlias = int | bytes
-
-
-class BlockStored(msgspec.Struct, frozen=True, gc=False, tag="BlockStored"):
-    """Blocks that became reusable: `token_ids` of all of them, `block_size` ids each.
-
-    `parent_block_hash` is None at a prompt's start. `extra_keys` has one entry a block: None,
-    or what beside the tokens tells it apart (LoRA name, image hashes, cache salt).
-    """
-
-    block_hashes: tuple[EngineHash, ...]
-    parent_block_hash: EngineHash | None = None
-    token_ids: tuple[int, ...] = ()
-    block_size: int = 0
-    lora_id: int | None = None
-    medium: str | None = None
-    lora_name: str | None = None
-    extra_keys: tuple[Any, ...] | None = None
-    group_idx: int | None = None
-
-
-class BlockRemoved(msgspec.Struct, frozen=True, gc=False, tag="BlockRemoved"):
-    """Blocks that were evicted from `medium`."""
-
-    block_hashes: tuple[EngineHash, ...]
-    medium: str | None = None
-    group_idx: int | None = None
-
-
-class AllBlocksCleared(msgspec.Struct, frozen=True, gc=False, tag="AllBlocksCleared"):
-    """The engine dropped its whole prefix cache."""
-
-
-Event: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class EventBatch(msgspec.Struct, frozen=True, gc=False):
@@ -63,7 +36,7 @@ class EventBatch(msgspec.Struct, frozen=True, gc=False):
     `skipped` counts events of unknown type."""
 
     ts_s: float
-    events: tuple[Event, ...]
+    events: tuple[CacheChange, ...]
     data_parallel_rank: int | None = None
     skipped: int = 0
 
@@ -120,7 +93,7 @@ class _Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The common shape: an array of events as maps, all of known types."""
 
     ts: float
-    events: tuple[Event, ...]
+    events: tuple[CacheChange, ...]
     data_parallel_rank: int | None = None
 
     def public(self) -> EventBatch:
@@ -202,12 +175,12 @@ class _TypeRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 def _decode_any_shape(payload: bytes) -> EventBatch:
-    """Event by event: older encodings, unknown types, and the place of what is malformed."""
+    """CacheChange by event: older encodings, unknown types, and the place of what is malformed."""
     try:
         batch = (_decode_raw_map if _is_map(payload) else _decode_raw)(payload)
     except (msgspec.DecodeError, RecursionError) as error:
         raise MalformedEvent(f"batch: {error}") from None
-    events: list[Event] = []
+    events: list[CacheChange] = []
     for index, raw in enumerate(batch.events):
         try:
             event = _decode_event(bytes(raw))
@@ -219,7 +192,7 @@ def _decode_any_shape(payload: bytes) -> EventBatch:
     return EventBatch(batch.ts, tuple(events), batch.data_parallel_rank, skipped)
 
 
-def _decode_event(data: bytes) -> Event | None:
+def _decode_event(data: bytes) -> CacheChange | None:
     """One event of either shape; None for a type that is not known."""
     if _is_map(data):
         known = _decode_type_map(data).type in _KNOWN
@@ -240,7 +213,7 @@ _decode_maps: Callable[[bytes], _Batch | _RowBatch] = msgspec.msgpack.Decoder(_B
 _decode_rows = msgspec.msgpack.Decoder(_RowBatch).decode
 _decode_raw: Callable[[bytes], _RawBatch | _RawBatchMap] = msgspec.msgpack.Decoder(_RawBatch).decode
 _decode_raw_map = msgspec.msgpack.Decoder(_RawBatchMap).decode
-_decode_map_event: Callable[[bytes], Event] = msgspec.msgpack.Decoder(Event).decode
+_decode_map_event: Callable[[bytes], CacheChange] = msgspec.msgpack.Decoder(CacheChange).decode
 _decode_type_map = msgspec.msgpack.Decoder(_TypeMap).decode
 _decode_type_row = msgspec.msgpack.Decoder(_TypeRow).decode
 _decode_row: Callable[[bytes], _Row] = msgspec.msgpack.Decoder(_Row).decode

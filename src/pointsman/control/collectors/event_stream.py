@@ -9,16 +9,15 @@ claims nothing, and the index lives on our own routing history.
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from pointsman.core.events import (
-    AllBlocksCleared,
-    BlockRemoved,
-    BlockStored,
-    CacheChange,
-    IndexTrust,
-)
+from pointsman.core.events import AllBlocksCleared, CacheChange, IndexTrust
 from pointsman.telemetry.collector_metrics import NodeTally
-from pointsman.wire import engine_events as wire
-from pointsman.wire.engine_events import MalformedEvent, Message, SequenceTracker, SequenceVerdict
+from pointsman.wire.engine_events import (
+    MalformedEvent,
+    Message,
+    SequenceTracker,
+    SequenceVerdict,
+    decode_message,
+)
 
 WAITING_MAX = 10_000
 """Live messages kept during a replay, as many as vLLM's own replay buffer has. Beyond it they
@@ -101,7 +100,7 @@ class EventStream:
 
     def _decode(self, frames: Sequence[bytes]) -> Message | None:
         try:
-            message = wire.decode_message(frames)
+            message = decode_message(frames)
         except MalformedEvent:
             self._tally.event_malformed.add()
             return None
@@ -154,7 +153,7 @@ class EventStream:
 
     def _pass_on(self, message: Message) -> None:
         self._tally.event_messages.add()
-        changes = core_changes(message.batch.events)
+        changes = of_first_group(message.batch.events)
         if changes:
             self._changes(changes)
         if self._lost and any(isinstance(change, AllBlocksCleared) for change in changes):
@@ -170,32 +169,10 @@ class EventStream:
 _TAKEN = frozenset({SequenceVerdict.FIRST, SequenceVerdict.NEXT})
 
 
-def core_changes(events: Iterable[wire.Event]) -> tuple[CacheChange, ...]:
-    """The wire's events in the core's words.
+def of_first_group(events: Iterable[CacheChange]) -> tuple[CacheChange, ...]:
+    """The events that tell of the prefix.
 
     Hybrid models publish a group of blocks for each kind of attention layer, under one hash;
     the first group stands for the prefix, the others would remove it too early.
     """
-    return tuple(_core_change(event) for event in events if _of_first_group(event))
-
-
-def _of_first_group(event: wire.Event) -> bool:
-    return isinstance(event, wire.AllBlocksCleared) or not event.group_idx
-
-
-def _core_change(event: wire.Event) -> CacheChange:
-    match event:
-        case wire.BlockStored():
-            return BlockStored(
-                hashes=event.block_hashes,
-                parent=event.parent_block_hash,
-                token_ids=event.token_ids,
-                block_tokens=event.block_size,
-                lora_name=event.lora_name,
-                extra_keys=event.extra_keys,
-                medium=event.medium,
-            )
-        case wire.BlockRemoved():
-            return BlockRemoved(event.block_hashes, event.medium)
-        case wire.AllBlocksCleared():
-            return AllBlocksCleared()
+    return tuple(e for e in events if isinstance(e, AllBlocksCleared) or not e.group_idx)
