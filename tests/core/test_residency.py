@@ -3,7 +3,7 @@
 from array import array
 
 from pointsman.core.events import IndexTrust, IndexTrusted
-from tests.support.driver import Driver
+from tests.support.driver import Driver, request
 
 TEXT = "where do trains go? " * 100
 
@@ -27,3 +27,13 @@ def test_token_credits_end_with_the_request_where_events_are_exact() -> None:
     driver.serve("r-1", "", tokens=array("q", range(256)))
     (node,) = driver.scheduler.nodes(driver.now_s)
     assert node.index_blocks == 0
+
+
+def test_nodes_that_cut_prompts_differently_are_asked_in_their_own_blocks() -> None:
+    driver = Driver()
+    driver.ready("a", block_tokens=16)
+    tokens = array("q", range(80))
+    driver.serve("r-1", "", tokens=tokens)
+    driver.ready("b", block_tokens=64)
+    decision = driver.scheduler.explain(request("r-2", "", tokens=tokens), driver.now_s)
+    assert {row.node: row.index_hit_tokens for row in decision.candidates} == {"a": 80, "b": 0}

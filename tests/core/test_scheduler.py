@@ -325,3 +325,12 @@ def test_effects_can_be_told() -> None:
     driver = Driver()
     driver.ready("a")
     assert told(driver.arrive("r1")) == ["placed r1 on a: least tokens to prefill times requests"]
+
+
+def test_the_home_of_a_session_is_seen_in_a_fleet_of_any_size() -> None:
+    driver = Driver(SchedulerOptions(policy="session"))
+    driver.ready(*(f"n{i}" for i in range(100)))
+    home = placed(driver, "r0", "hello", session="s").node
+    for i in range(150):
+        placed(driver, f"busy{i}", f"{i}")
+    assert placed(driver, "r1", "hello again", session="s").node == home

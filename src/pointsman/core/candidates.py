@@ -1,14 +1,14 @@
 """Which nodes may serve a request, and why the others may not."""
 
 from collections.abc import Iterable, Sequence
-from heapq import nsmallest
+from itertools import islice
 from operator import attrgetter
 
-from pointsman.core.blocks import Scheme
 from pointsman.core.cluster import Cluster, Health, Node
 from pointsman.core.decision import Exclusion, Ineligible
-from pointsman.core.ids import NodeId
+from pointsman.core.ids import NodeId, Slot
 from pointsman.core.limits import CANDIDATES_MAX
+from pointsman.core.prefix import slots
 from pointsman.core.request import Request
 from pointsman.core.residency import Levels
 
@@ -67,38 +67,34 @@ def _mismatch(node: Node, request: Request) -> Ineligible | None:
     return None
 
 
-def shortlist(nodes: list[Node], levels: dict[Scheme, Levels], turn: int) -> list[Node]:
+def shortlist(nodes: list[Node], levels: Levels, turn: int) -> list[Node]:
     """At most `CANDIDATES_MAX` nodes that can win: half of them the holders of the longest
     prefixes, half the least loaded of the rest.
 
-    A node outside both holds less of the prompt than the holders and is busier than the
-    rest, so every cost policy puts one of those before it. `turn` rotates the order of equal
-    load, so that idle nodes take turns in being seen.
+    A node outside both holds no more of the prompt than the holders and is no less busy than
+    the rest, so a cost policy hardly ever puts it before one of those. `turn` rotates the
+    order of equal load, so that idle nodes take turns in being seen.
     """
     if len(nodes) <= CANDIDATES_MAX:
         return nodes
-    holders = _deepest_holders(nodes, levels, CANDIDATES_MAX // 2)
     start = turn % len(nodes)
-    rotated = nodes[start:] + nodes[:start]
-    loads = nsmallest(CANDIDATES_MAX, rotated, key=attrgetter("load_s"))
-    rest = [node for node in loads if node.id not in holders]
-    return [*holders.values(), *rest[: CANDIDATES_MAX - len(holders)]]
+    by_load = sorted(nodes[start:] + nodes[:start], key=_load_s)
+    holders = _deepest_holders(by_load, levels, CANDIDATES_MAX // 2)
+    rest = (node for node in by_load if node.slot not in holders)
+    return [*holders.values(), *islice(rest, CANDIDATES_MAX - len(holders))]
 
 
-def _deepest_holders(
-    nodes: list[Node], levels: dict[Scheme, Levels], count: int
-) -> dict[NodeId, Node]:
-    by_slot = {node.slot: node for node in nodes}
-    found: dict[NodeId, Node] = {}
-    depths = [(-depth, mask) for rows in levels.values() for mask, depth in rows]
-    for _, mask in sorted(depths):
-        remaining = mask
-        while remaining:
-            low = remaining & -remaining
-            remaining ^= low
-            node = by_slot.get(low.bit_length() - 1)  # type: ignore[call-overload]
-            if node is not None:
-                found[node.id] = node
-                if len(found) == count:
-                    return found
+_load_s = attrgetter("load_s")
+
+
+def _deepest_holders(by_load: list[Node], levels: Levels, count: int) -> dict[Slot, Node]:
+    """Those that hold most; of equal holders the least loaded."""
+    by_slot = {node.slot: node for node in by_load}
+    found: dict[Slot, Node] = {}
+    for mask, _ in levels:
+        holders = [by_slot[slot] for slot in slots(mask) if slot in by_slot]
+        holders.sort(key=_load_s)
+        found.update((node.slot, node) for node in holders[: count - len(found)])
+        if len(found) == count:
+            break
     return found

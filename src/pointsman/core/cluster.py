@@ -8,7 +8,7 @@ probes and from requests that could not reach the node; shells only report.
 from collections.abc import Collection
 from enum import StrEnum
 
-from pointsman.core.blocks import TEXT_SCHEME, Prompt, Scheme, Unit
+from pointsman.core.blocks import Scheme, Unit
 from pointsman.core.calibration import Calibration, Pace, Speeds
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals, NodeSpec
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId, Slot
@@ -129,10 +129,6 @@ class Node:
         if self.spec.models:
             return tuple(ModelCard(name=name) for name in self.spec.models)
         return self.facts.models
-
-    def scheme(self, prompt: Prompt) -> Scheme:
-        """How to cut `prompt` for this node: by its own blocks where token ids are known."""
-        return TEXT_SCHEME if prompt.token_count is None else self.token_scheme
 
     def foreign(self, now_s: float) -> int:
         """Requests there that are not ours, from the last two scrapes; 0 when unknown."""

@@ -40,7 +40,7 @@ def footprint_blocks(new_tokens: int, output_tokens: int, block_tokens: int) -> 
 
 
 def candidate(
-    node: Node, ledger: Ledger, demand: Demand, *, index_hit_tokens: int, now_s: float
+    node: Node, ledger: Ledger, demand: Demand, index_hit_tokens: int, now_s: float
 ) -> Candidate:
     """What a request of this demand would cost on `node`. Reads; changes nothing.
 

@@ -76,18 +76,12 @@ class Router:
         nodes = eligible(self._cluster, request, tried)
         if not nodes:
             return Route(demand, (), 0, self._without_candidates(request, tried))
-        levels = self._residency.levels(nodes, request.prompt)
-        seen = nodes if every_node else shortlist(nodes, levels, self._cluster.placements)
-        rows = [
-            candidate(
-                node,
-                self._ledger,
-                demand,
-                index_hit_tokens=hit_tokens(node, request.prompt, levels, demand.prompt_tokens),
-                now_s=now_s,
-            )
-            for node in seen
-        ]
+        levels = self._residency.levels(nodes, request.prompt, demand.prompt_tokens)
+        seen = nodes
+        if policy.prunes and not every_node:
+            seen = shortlist(nodes, levels, self._cluster.placements)
+        ledger = self._ledger
+        rows = [candidate(n, ledger, demand, hit_tokens(n, levels), now_s) for n in seen]
         return Route(demand, rows, len(nodes), policy.choose(request, rows, rng))
 
     def refuse(self, request: Request, refusal: Refusal) -> Route:
@@ -101,7 +95,7 @@ class Router:
         if tokens is None:
             tokens = self._ratios.tokens(request.model, len(prompt.text))
         output = self._lengths.expect(request.model, request.tenant, request.max_output_tokens)
-        return Demand(max(1, tokens), output)
+        return Demand(tokens or 1, output)
 
     def with_model(self, request: Request) -> Request:
         """A request that names no model means the only one served."""

@@ -36,6 +36,12 @@ class Policy(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def prunes(self) -> bool:
+        """Whether the holders of the longest prefixes and the least loaded nodes may stand
+        for a large field; else every candidate is in `rows`."""
+        ...
+
     def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold: ...
 
     def placed(self, request: Request, row: Candidate) -> None:
@@ -45,6 +51,8 @@ class Policy(Protocol):
 
 class Stateless:
     """A policy that remembers nothing."""
+
+    prunes = False
 
     def placed(self, request: Request, row: Candidate) -> None: ...
 

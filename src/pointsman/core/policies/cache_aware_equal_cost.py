@@ -21,6 +21,7 @@ QUEUE_SCALE_S = 1.0
 
 class CacheAwareEqualCost(Stateless):
     name = "cache_aware_equal_cost"
+    prunes = True
 
     def __init__(self, alpha: float = ALPHA) -> None:
         assert 0.0 <= alpha <= 1.0, alpha

@@ -20,7 +20,10 @@ def remaining_s(row: Candidate) -> float:
 
 
 class EqualCost(Stateless):
+    """The smallest remaining time."""
+
     name = "equal_cost"
+    prunes = True
 
     def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
         for row in rows:

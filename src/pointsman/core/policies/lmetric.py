@@ -16,6 +16,7 @@ from pointsman.core.request import Request
 
 class LMetric(Stateless):
     name = "lmetric"
+    prunes = True
 
     def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
         for row in rows:

@@ -24,6 +24,7 @@ CONVEXITY_PER_S = 0.1
 
 class MarginalCost(Stateless):
     name = "marginal_cost"
+    prunes = True
 
     def __init__(self, convexity_per_s: float = CONVEXITY_PER_S) -> None:
         assert convexity_per_s >= 0.0, convexity_per_s

@@ -22,6 +22,7 @@ OVERLOAD_MARGIN = 4
 
 class Session:
     name = "session"
+    prunes = False
 
     def __init__(self, sessions_max: int = SESSIONS_MAX) -> None:
         self._homes: OrderedDict[str, NodeName] = OrderedDict()

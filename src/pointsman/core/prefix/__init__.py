@@ -24,5 +24,6 @@ placement writes only the blocks that are new.
 """
 
 from pointsman.core.prefix.index import Credit, PrefixIndex
+from pointsman.core.prefix.table import slots
 
-__all__ = ["Credit", "PrefixIndex"]
+__all__ = ["Credit", "PrefixIndex", "slots"]

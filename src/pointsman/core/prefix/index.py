@@ -1,13 +1,13 @@
 """The index itself: ask which nodes hold a prompt, tell it what they hold."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from operator import xor
 
 from pointsman.core.ids import BlockHash, Slot
 from pointsman.core.limits import INDEX_BYTES_MAX, NODES_MAX
 from pointsman.core.prefix.holder import Holder
-from pointsman.core.prefix.table import SLOT_MASK, WAY_MASK, BlockTable, shrink
+from pointsman.core.prefix.table import SLOT_MASK, WAY_MASK, BlockTable, shrink, slots
 
 _EVICTED_AT_ONCE = 256  # blocks taken from the fullest holder before looking for it again
 _STRIDE = 6  # blocks that are walked through sooner than bisected
@@ -248,7 +248,7 @@ class PrefixIndex:
         items = self._table.items()
         for block, value in items:
             assert value < 0 or value & (value - 1), (block, value)
-            for number in _numbers(self._table.mask(block)):
+            for number in slots(self._table.mask(block)):
                 held[number][block] = self._holders[number].stamp(block, value)
         runs = [holder.check(held[number]) for number, holder in self._holders.items()]
         table, holders = self._table, self._holders.values()
@@ -360,10 +360,3 @@ class PrefixIndex:
 
 def _blocks(holder: Holder) -> int:
     return holder.blocks
-
-
-def _numbers(mask: int) -> Iterator[int]:
-    while mask:
-        bit = mask & -mask
-        yield bit.bit_length() - 1
-        mask ^= bit

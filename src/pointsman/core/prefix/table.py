@@ -6,7 +6,9 @@ double one after the other, and a block takes the same bytes at every size.
 """
 
 import sys
+from collections.abc import Iterator
 
+from pointsman.core.ids import Slot
 from pointsman.core.limits import NODES_MAX
 
 SLOT_MASK = NODES_MAX - 1
@@ -140,6 +142,14 @@ class BlockTable:
         for table in self._tables:
             assert all(self.ways[block & WAY_MASK] is table for block in table)
         return [item for table in self._tables for item in table.items()]
+
+
+def slots(mask: int) -> Iterator[Slot]:
+    """The slots in `mask`, ascending."""
+    while mask:
+        bit = mask & -mask
+        yield Slot(bit.bit_length() - 1)
+        mask ^= bit
 
 
 def shrink(table: dict[int, int]) -> None:
