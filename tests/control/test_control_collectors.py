@@ -9,7 +9,7 @@ import pytest
 from pointsman.control.collectors import link, node, prober, scraper
 from pointsman.control.collectors.fleet import NodeRefused
 from pointsman.core.cluster import Health
-from pointsman.core.errors import EndCause
+from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName, RequestId
 from pointsman.core.request import Outcome
@@ -105,6 +105,22 @@ async def test_one_failed_probe_is_no_death_and_three_are() -> None:
         assert cluster.node().health_detail == "GET /health answers 500"
         engine.status.clear()
         await eventually(lambda: cluster.node().health is Health.READY)
+
+
+async def test_a_request_that_fails_has_its_node_looked_at_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Passive failures take a node out; waiting for the next regular probe keeps it out."""
+    async with fake_engine() as engine, running_cluster() as cluster:
+        cluster.add(engine.url)
+        await cluster.ready()
+        await eventually(lambda: engine.count("/health") >= 2)
+        monkeypatch.setattr(prober, "PROBE_INTERVAL_S", 60.0)
+        await asyncio.sleep(0.3)
+        probes = engine.count("/health")
+        await start_request(cluster, "r-1")
+        cluster.service.failed(RequestId("r-1"), FailureKind.UNREACHABLE)
+        await eventually(lambda: engine.count("/health") >= probes + 2)
 
 
 async def test_a_slow_health_route_of_a_serving_engine_is_no_death() -> None:

@@ -79,6 +79,9 @@ class NodeWatcher:
     def alive(self, node_id: NodeId) -> None:
         """An answer has begun to come from there."""
 
+    def failed(self, node_id: NodeId) -> None:
+        """An attempt there ended before its answer began."""
+
 
 class _Open:
     """A request between arrival and settlement."""
@@ -154,6 +157,10 @@ class SchedulerService:
         self.submit(Started(request_id))
 
     def failed(self, request_id: RequestId, kind: FailureKind) -> None:
+        entry = self._open.get(request_id)
+        if entry is not None and entry.node_id is not None and kind is not FailureKind.BUSY:
+            for watcher in self._watchers:
+                watcher.failed(entry.node_id)
         self.submit(Failed(request_id, kind))
 
     def settle(self, request_id: RequestId, outcome: Outcome) -> None:

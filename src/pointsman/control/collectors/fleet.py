@@ -142,6 +142,11 @@ class Fleet(NodeWatcher):
         if link is not None:
             link.alive_at_s = link.now_s()
 
+    def failed(self, node_id: NodeId) -> None:
+        link = self._by_id.get(node_id)
+        if link is not None:
+            link.probe_soon.set()
+
     # --- tasks --------------------------------------------------------------------------
 
     def _start(self, link: NodeLink) -> None:

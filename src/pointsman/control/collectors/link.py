@@ -61,6 +61,7 @@ class NodeLink:
         self.described = asyncio.Event()
         self.describe_soon = asyncio.Event()
         self.scrape_soon = asyncio.Event()
+        self.probe_soon = asyncio.Event()
         self.resync_events = asyncio.Event()
         self._page: EngineSignals | None = None
         self._restarts_s: deque[float] = deque(maxlen=RESTARTS_MAX)

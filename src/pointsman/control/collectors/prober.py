@@ -38,9 +38,12 @@ class Prober:
         while True:
             await self._link.described.wait()
             await self.probe()
-            steady = self._successes >= SUCCESSES_TO_RECOVER
-            interval_s = PROBE_INTERVAL_S if steady else PROBE_RETRY_S
-            await asyncio.sleep(self._link.jittered(interval_s))
+            if self._successes < SUCCESSES_TO_RECOVER:
+                await asyncio.sleep(self._link.jittered(PROBE_RETRY_S))
+                continue
+            self._link.probe_soon.clear()
+            if await wait_for(self._link.probe_soon, self._link.jittered(PROBE_INTERVAL_S)):
+                self._successes = 0  # a request failed there: look again, and again soon
 
     async def probe(self) -> None:
         """Ask once and tell the core."""
