@@ -3,7 +3,7 @@
 import asyncio
 
 from pointsman.control.collectors.client import EngineClient
-from pointsman.control.collectors.link import NodeLink
+from pointsman.control.collectors.link import NodeLink, wait_for
 from pointsman.core.events import NodeProbed
 from pointsman.core.ids import NodeId
 from pointsman.engines.adapters import EngineTrouble
