@@ -109,7 +109,7 @@ class AccessLog:
             ttft_ms=_ms(record.ttft_s),
             e2e_ms=_ms(record.e2e_s),
             prompt_tokens=record.prompt_tokens,
-            output_tokens=record.output_tokens,
+            output_tokens=_output_tokens(record),
             cached_tokens_predicted=record.cached_tokens_predicted,
             cached_tokens=record.cached_tokens,
             bytes_in=record.bytes_in,
@@ -137,3 +137,10 @@ def open_stream(target: str) -> BinaryIO:
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1_000, 3)
+
+
+def _output_tokens(record: RequestRecord) -> int | None:
+    """The engine's own count, else what was seen streaming by."""
+    return (
+        record.output_tokens if record.output_tokens is not None else record.streamed_tokens or None
+    )
