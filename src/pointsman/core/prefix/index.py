@@ -273,13 +273,14 @@ class PrefixIndex:
         """Let `holder` hold `hashes` in the run `stamp`; returns those it did not hold."""
         ways, shared, bit = self._table.ways, holder.shared, holder.bit
         added: list[BlockHash] = []
+        fresh = 0
         joined = joined_mask = 0  # neighbours in a chain mostly have the same holders
         for block in hashes:
             table = ways[block & WAY_MASK]
             value = table.get(block)
             if value is None:
                 table[block] = stamp
-                self._table.distinct += 1
+                fresh += 1
             elif holder.stamp(block, value):
                 continue
             else:
@@ -291,6 +292,7 @@ class PrefixIndex:
                 shared[block] = stamp
                 self._table.shared += 1
             added.append(block)
+        self._table.distinct += fresh
         holder.blocks += len(added)
         holder.digest = reduce(xor, added, holder.digest)
         self._table.take_room(len(added))
@@ -305,31 +307,51 @@ class PrefixIndex:
 
     def _release(self, holder: Holder, block: int, value: int) -> None:
         """`holder`, one of those in the table's `value`, no longer holds `block`."""
-        table = self._table.ways[block & WAY_MASK]
         if value < 0:
-            del table[block]
+            del self._table.ways[block & WAY_MASK][block]
             self._table.distinct -= 1
         else:
-            del holder.shared[block]
-            self._table.shared -= 1
-            rest = value ^ holder.bit
-            if rest & (rest - 1):
-                table[block] = self._table.interned(rest)
-            else:
-                table[block] = self._holders[rest.bit_length() - 1].shared.pop(block)
-                self._table.shared -= 1
+            self._unshare(holder, block, value)
         holder.blocks -= 1
         holder.digest ^= block
 
+    def _unshare(self, holder: Holder, block: int, value: int) -> None:
+        """Leave `block` to the other holders in its mask `value`."""
+        del holder.shared[block]
+        self._table.shared -= 1
+        left = value ^ holder.bit
+        if left & (left - 1):
+            left = self._table.interned(left)
+        else:
+            left = self._holders[left.bit_length() - 1].shared.pop(block)
+            self._table.shared -= 1
+        self._table.ways[block & WAY_MASK][block] = left
+
     def _evict(self, holder: Holder, count: int) -> None:
         """Release up to `count` blocks, in the holder's order."""
-        ways = self._table.ways
         while count > 0 and (stamp := holder.next_victim()):
-            for block in holder.take_tail(stamp, count):
-                value = ways[block & WAY_MASK].get(block, 0)
-                if holder.stamp(block, value) == stamp:
-                    self._release(holder, block, value)
-                    count -= 1
+            count -= self._release_run(holder, stamp, holder.take_tail(stamp, count))
+
+    def _release_run(self, holder: Holder, stamp: int, hashes: list[int]) -> int:
+        """`_release` those of `hashes` that are still in the run `stamp`; returns how many."""
+        ways, shared = self._table.ways, holder.shared
+        released: list[int] = []
+        last = 0  # blocks that nobody holds any more
+        for block in hashes:
+            table = ways[block & WAY_MASK]
+            value = table.get(block, 0)
+            if value == stamp:
+                del table[block]
+                last += 1
+            elif value > 0 and shared.get(block) == stamp:
+                self._unshare(holder, block, value)
+            else:
+                continue
+            released.append(block)
+        self._table.distinct -= last
+        holder.blocks -= len(released)
+        holder.digest = reduce(xor, released, holder.digest)
+        return len(released)
 
     def _absent(self, holder: Holder, hashes: Sequence[BlockHash]) -> list[BlockHash]:
         """Those that `holder` does not hold, as many as memory allows."""
