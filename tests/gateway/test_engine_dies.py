@@ -245,7 +245,8 @@ async def test_a_text_error_passes_with_its_status() -> None:
         answer = await it.ask(post())
         assert (answer.status, answer.body) == (500, b"upstream exploded")
         assert answer.header("content-type") == "text/plain"
-        assert it.records.ended[0].end is EndCause.REFUSED or it.records.ended[0].status == 500
+        assert it.records.ended[0].end is EndCause.ENGINE_ERROR
+        assert it.records.ended[0].status == 500
 
 
 async def test_an_error_inside_a_stream_is_counted_as_the_engines() -> None:

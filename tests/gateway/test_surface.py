@@ -217,6 +217,26 @@ async def test_an_unusable_request_id_is_replaced(wanted: str) -> None:
         assert it.engine.served[0].header("x-request-id") == made
 
 
+async def test_a_request_id_sent_twice_reaches_the_engine_once() -> None:
+    """vllm#10968, #27983: each hop added one of its own."""
+    lines = ("X-Request-Id: first", "x-request-id: second")
+    async with rig(answer_ok) as it:
+        answer = await it.ask(post("/v1/completions", BODY, *lines))
+        served = it.engine.served[0]
+        assert answer.head.lower().count(b"x-request-id") == 1
+        assert served.head.lower().count(b"x-request-id") == 1
+        assert served.header("x-request-id") == answer.header("x-request-id")
+
+
+async def test_a_request_id_of_a_megabyte_is_refused() -> None:
+    """sglang#24220: it was echoed in each chunk."""
+    async with rig(answer_ok) as it:
+        answer = await it.ask(post("/v1/completions", BODY, "X-Request-Id: " + "x" * 1_000_000))
+        assert answer.status == 431
+        assert len(answer.head) < 2_000
+        assert not it.engine.served
+
+
 async def test_two_requests_never_share_an_id() -> None:
     async def hang(served: Served) -> None:
         await served.until_closed()
