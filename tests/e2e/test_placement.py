@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from pointsman.core.calibration.pace import TRIAL_AFTER_S
 from pointsman.core.policies import catalog
 from pointsman.engines.compute_model import chain_hashes, root_hash
 from pointsman.engines.simulated.tokenizer import WORDS, Turn, render_chat
@@ -56,11 +57,6 @@ async def learn_speeds(cluster: Cluster) -> None:
     raise AssertionError("400 requests taught nothing")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="an engine that is believed slower is never tried while the others idle, so nobody "
-    "learns that it has recovered",
-)
 async def test_an_engine_that_was_slow_for_a_while_gets_its_share_again() -> None:
     async with running_cluster(2, speed=5) as cluster:
         for number in range(40):
@@ -71,6 +67,7 @@ async def test_an_engine_that_was_slow_for_a_while_gets_its_share_again() -> Non
             await cluster.complete(f"while it is slow {number}")
         await cluster.admin_json("POST", "/nodes/engine-1/undrain")
         await cluster.simulate(cluster.engines[1], reset=True)
+        await asyncio.sleep(TRIAL_AFTER_S)
         nodes = [(await cluster.complete(f"afterwards {n}")).node for n in range(200)]
     assert nodes[-60:].count("engine-2") > 15
 

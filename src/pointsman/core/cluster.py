@@ -8,6 +8,8 @@ probes and from requests that could not reach the node; shells only report.
 from collections.abc import Collection
 from enum import StrEnum
 
+import msgspec
+
 from pointsman.core.blocks import Scheme, Unit
 from pointsman.core.calibration import Calibration, Pace, Speeds
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals, NodeSpec
@@ -42,28 +44,17 @@ class Health(StrEnum):
     DOWN = "down"
 
 
-class Work:
+class Work(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What one request adds to its node until it settles. Booked once, unbooked once.
 
     `prefill_s` is work, without the engine's fixed latency: it adds up in a queue.
     """
 
-    __slots__ = ("attention", "kv_tokens", "new_tokens", "output_tokens", "prefill_s")
-
-    def __init__(
-        self,
-        *,
-        new_tokens: int,
-        attention: float,
-        prefill_s: float,
-        kv_tokens: int,
-        output_tokens: int,
-    ) -> None:
-        self.new_tokens = new_tokens
-        self.attention = attention
-        self.prefill_s = prefill_s
-        self.kv_tokens = kv_tokens
-        self.output_tokens = output_tokens
+    new_tokens: int
+    attention: float
+    prefill_s: float
+    kv_tokens: int
+    output_tokens: int
 
 
 class Node:
@@ -160,6 +151,7 @@ class Node:
         if not self._prefills:
             self._head_since_s = now_s
         self._prefills[request_id] = work
+        self.calibration.tried(now_s)
         self.inflight += 1
         self.queue_tokens += work.new_tokens
         self.queue_attention += work.attention

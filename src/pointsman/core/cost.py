@@ -55,7 +55,7 @@ def candidate(
     new = prompt - hit
     attention = new * (prompt - new / 2)
     calibration = node.calibration
-    speeds = calibration.speeds()
+    speeds = calibration.speeds_at(now_s)
     batch = node.inflight + node.foreign(now_s)
     work_s = new * speeds.prefill_s_per_token + attention * speeds.attention_s_per_token2
     per_sequence_s = speeds.sequence_s + speeds.kv_token_s * prompt

@@ -118,6 +118,7 @@ def learn(
         _learn_from_stream(flight, outcome, output)
     else:
         _learn_from_whole(flight, outcome, output)
+    node.calibration.confirmed(now_s)
 
 
 def _learn_from_stream(flight: Flight, outcome: Outcome, output_tokens: int) -> None:

@@ -38,6 +38,7 @@ from pointsman.core.flight import Attempt, Flight, learn
 from pointsman.core.ids import RequestId
 from pointsman.core.ledger import Ledger
 from pointsman.core.limits import (
+    ATTEMPTS_MAX,
     BUSY_ATTEMPTS_MAX,
     FLIGHTS_MAX,
     HELD_SCAN_MAX,
@@ -191,7 +192,8 @@ class Scheduler:
         attempt, reason = flight.next_attempt(), FAILURE_REASONS[kind]
         route = self._route(attempt, now_s)
         refusal = Refusal(reason, ANSWERS[reason].message)
-        if not isinstance(route.answer, Choice) or len(attempt.tried) >= BUSY_ATTEMPTS_MAX:
+        attempts_max = BUSY_ATTEMPTS_MAX if kind is FailureKind.BUSY else ATTEMPTS_MAX
+        if not isinstance(route.answer, Choice) or len(attempt.tried) >= attempts_max:
             return self._refuse(attempt, route.but(refusal), now_s)
         if not self._retries.take():
             spent = Refusal(reason, f"{refusal.detail} The retry budget is spent.")

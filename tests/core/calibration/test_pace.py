@@ -1,10 +1,11 @@
-"""Nodes of one class learn together, and each keeps its own pace."""
+"""Nodes of one class learn together; one that is slower or faster goes by itself."""
 
 from random import Random
 
 import pytest
 
 from pointsman.core.calibration import Calibration, Pace
+from pointsman.core.calibration.pace import TRIAL_AFTER_S
 
 STEP_S = 0.01
 PER_TOKEN_S = 5e-5
@@ -29,6 +30,26 @@ def prefill_s(pace: Pace, tokens: int = 4_000) -> float:
     return tokens * (speeds.prefill_s_per_token + tokens / 2 * speeds.attention_s_per_token2)
 
 
+def decode_s(pace: Pace, now_s: float | None = None) -> float:
+    speeds = pace.speeds() if now_s is None else pace.speeds_at(now_s)
+    return speeds.step_s + 4 * speeds.sequence_s + 20_000 * speeds.kv_token_s
+
+
+def grown_up(*factors: float, rounds: int = 40) -> tuple[list[Pace], Random]:
+    """Nodes of one class that were all alike, and then became as slow as `factors` say."""
+    shared, rng = Calibration(), Random(7)
+    nodes = [Pace(shared) for _ in factors]
+    for _ in range(rounds):
+        for node in nodes:
+            observe(node, rng)
+    for _ in range(rounds):
+        for node, factor in zip(nodes, factors, strict=True):
+            observe(node, rng, factor=factor)
+    for node in nodes:
+        node.confirmed(0.0)
+    return nodes, rng
+
+
 def test_equal_engines_have_equal_speeds_whatever_their_noise() -> None:
     shared, rng = Calibration(), Random(1)
     nodes = [Pace(shared) for _ in range(4)]
@@ -48,20 +69,15 @@ def test_a_new_node_of_a_known_class_knows_its_speeds_at_once() -> None:
     assert newcomer.speeds() == veteran.speeds()
 
 
-@pytest.mark.parametrize("factor", [2.5, 0.4])
-def test_a_node_that_is_slower_or_faster_than_its_class_is_found_out(factor: float) -> None:
-    shared, rng = Calibration(), Random(3)
-    odd, *others = [Pace(shared) for _ in range(4)]
-    for _ in range(120):
-        observe(odd, rng, factor=factor)
-        for other in others:
-            observe(other, rng)
-    assert prefill_s(odd) / prefill_s(others[0]) == pytest.approx(factor, rel=0.25)
-    assert odd.speeds().step_s / others[0].speeds().step_s == pytest.approx(factor, rel=0.25)
+@pytest.mark.parametrize("factor", [4.0, 2.5, 0.4])
+def test_a_node_that_becomes_slower_or_faster_is_found_out_alone(factor: float) -> None:
+    (odd, *others), _ = grown_up(factor, 1, 1, 1)
+    assert prefill_s(odd) / prefill_s(others[0]) == pytest.approx(factor, rel=0.3)
+    assert decode_s(odd) / decode_s(others[0]) == pytest.approx(factor, rel=0.3)
     assert prefill_s(others[0]) == pytest.approx(4_000 * PER_TOKEN_S, rel=0.25)
 
 
-def test_half_of_a_class_may_be_slow() -> None:
+def test_half_of_a_class_may_be_slow_from_the_start() -> None:
     shared, rng = Calibration(), Random(4)
     nodes = [Pace(shared) for _ in range(8)]
     for _ in range(120):
@@ -70,14 +86,36 @@ def test_half_of_a_class_may_be_slow() -> None:
     assert prefill_s(nodes[1]) / prefill_s(nodes[0]) == pytest.approx(2.5, rel=0.3)
 
 
-def test_a_node_keeps_its_pace_in_another_class() -> None:
-    shared, rng = Calibration(), Random(5)
-    slow, fast = Pace(shared), Pace(shared)
-    for _ in range(100):
-        observe(slow, rng, factor=3)
-        observe(fast, rng)
+def test_a_node_keeps_what_it_learned_itself_in_another_class() -> None:
+    (slow, _), _ = grown_up(3, 1)
     moved = slow.within(Calibration())
-    assert (moved.prefill, moved.decode) == (slow.prefill, slow.decode)
+    assert moved.within(Calibration()) is not moved
+    moved.deviates = True
+    assert moved.speeds() == slow.speeds()
+
+
+def test_a_slow_node_that_nothing_confirms_gets_one_trial_at_a_time() -> None:
+    (slow, fast), _ = grown_up(3, 1)
+    assert decode_s(slow, 1.0) > 2 * decode_s(fast, 1.0)
+    later_s = TRIAL_AFTER_S + 1
+    assert slow.speeds_at(later_s) == fast.speeds_at(later_s)
+    slow.tried(later_s)
+    assert decode_s(slow, later_s) > 2 * decode_s(fast, later_s)
+
+
+@pytest.mark.parametrize(("factor", "recovered"), [(1.0, True), (3.0, False)])
+def test_the_trial_decides_at_once(factor: float, recovered: bool) -> None:
+    (slow, fast), rng = grown_up(3, 1)
+    slow.tried(TRIAL_AFTER_S + 1)
+    observe(slow, rng, factor=factor)
+    slow.confirmed(TRIAL_AFTER_S + 1)
+    now_s = TRIAL_AFTER_S + 2
+    assert (slow.speeds_at(now_s) == fast.speeds_at(now_s)) == recovered
+
+
+def test_a_fast_node_needs_no_trial() -> None:
+    (fast, _), _ = grown_up(0.4, 1)
+    assert not fast.on_trial(1e6)
 
 
 def test_times_that_cannot_be_are_ignored() -> None:

@@ -1,63 +1,86 @@
-"""One node's speeds as a pace within its class.
+"""One node's speeds: its class's, unless it is clearly slower or faster.
 
 Engines of one kind, model and size are fitted together: a class has many times the samples
 of a node, and equal engines get equal speeds instead of each its own noise, which routing
-would follow. What a node is faster or slower than its class is one factor for prefill and
-one for decode: the running mean of log(observed / predicted). Within the dead band a factor
-counts as 1, since a mean of `_MEMORY_SAMPLES` noisy ratios is hardly ever 0.
+would follow. A node whose running mean of log(observed / predicted by the class) leaves the
+dead band goes by its own fit, and no longer teaches the class.
+
+A node that is believed slow is given little work, and would never be seen to recover. So when
+no sample has confirmed it for `TRIAL_AFTER_S` it counts as any other for one request, whose
+sample decides at once.
 """
 
-from math import exp, log
+from math import log
 
 from pointsman.core.calibration.speeds import Calibration, Speeds
 
-_MEMORY_SAMPLES = 24.0
+_MEMORY_SAMPLES = 16.0
 _DEAD_BAND = 0.25  # of the logarithm: 28 % slower, 22 % faster
 _LOG_MAX = 3.0  # one sample counts as 20 times slower at most
 
+TRIAL_AFTER_S = 5.0
+"""Short against an outage, long against a request: a node that stays slow costs one slow
+answer in this time."""
+
 
 class Pace:
-    """A node's view of its class's calibration. Cheap to make; the class is shared."""
+    """A node's own calibration beside its class's, and which of them holds."""
 
-    __slots__ = ("_calibration", "_decode", "_of", "_prefill", "_speeds")
+    __slots__ = ("_class", "_confirmed_s", "_decode", "_own", "_prefill", "_trying", "deviates")
 
-    def __init__(self, calibration: Calibration) -> None:
-        self._calibration = calibration
+    def __init__(self, shared: Calibration, own: Calibration | None = None) -> None:
+        self._class = shared
+        self._own = Calibration() if own is None else own
         self._prefill = 0.0
         self._decode = 0.0
-        self._of: Speeds | None = None
-        self._speeds = calibration.speeds()
+        self._confirmed_s = 0.0
+        self._trying = False
+        self.deviates = False
 
     def __repr__(self) -> str:
-        return f"<Pace {self.prefill:.2f} {self.decode:.2f} of {self._calibration}>"
+        return f"<Pace {self._prefill:+.2f} {self._decode:+.2f} of {self._class}>"
 
-    def within(self, calibration: Calibration) -> "Pace":
-        """The same machine in another class: it stays as fast."""
-        pace = Pace(calibration)
-        pace._prefill, pace._decode = self._prefill, self._decode
-        return pace
-
-    @property
-    def prefill(self) -> float:
-        """Prefill times as a multiple of the class's; above 1 is slower."""
-        return _factor(self._prefill)
-
-    @property
-    def decode(self) -> float:
-        """Step times as a multiple of the class's."""
-        return _factor(self._decode)
+    def within(self, shared: Calibration) -> "Pace":
+        """The same machine in another class: it keeps what it has learned itself."""
+        return self if shared is self._class else Pace(shared, self._own)
 
     @property
     def calibrated(self) -> bool:
-        return self._calibration.calibrated
+        """Whether its speeds are known: from its class, or from itself."""
+        return self._holding.calibrated
 
     def speeds(self) -> Speeds:
-        """The class's speeds at this node's pace."""
-        known = self._calibration.known
-        if known is None or known is not self._of:
-            self._of = self._calibration.speeds()
-            self._speeds = self._paced(self._of)
-        return self._speeds
+        """The speeds as known."""
+        return self._holding.speeds()
+
+    def speeds_at(self, now_s: float) -> Speeds:
+        """The speeds to count on at `now_s`: the class's for a node on trial."""
+        return self._class.speeds() if self.on_trial(now_s) else self._holding.speeds()
+
+    @property
+    def _holding(self) -> Calibration:
+        return self._own if self.deviates else self._class
+
+    # --- trials ------------------------------------------------------------------------
+
+    def on_trial(self, now_s: float) -> bool:
+        """Whether the node is believed slow on old evidence only."""
+        if not self.deviates or now_s - self._confirmed_s <= TRIAL_AFTER_S:
+            return False
+        return max(self._decode, self._prefill) > _DEAD_BAND
+
+    def tried(self, now_s: float) -> None:
+        """A request goes there. If that is the trial, the next one is a while away."""
+        if self.on_trial(now_s):
+            self._confirmed_s = now_s
+            self._trying = True
+
+    def confirmed(self, now_s: float) -> None:
+        """Samples have been observed at `now_s`."""
+        self._confirmed_s = now_s
+        self._trying = False
+
+    # --- learning ----------------------------------------------------------------------
 
     def observe_prefill(
         self,
@@ -68,56 +91,42 @@ class Pace:
         attention_own: float,
         ttft_s: float,
     ) -> None:
-        """As `Calibration.observe_prefill`; the node's pace is taken out before the class
-        learns."""
-        known = self._calibration.speeds()
+        """As `Calibration.observe_prefill`."""
+        known = self._class.speeds()
         predicted_s = (
             known.dispatch_s
             + (tokens_ahead + tokens_own) * known.prefill_s_per_token
             + (attention_ahead + attention_own) * known.attention_s_per_token2
         )
-        self._calibration.observe_prefill(
-            tokens_ahead=tokens_ahead,
-            tokens_own=tokens_own,
-            attention_ahead=attention_ahead,
-            attention_own=attention_own,
-            ttft_s=ttft_s / self.prefill,
-        )
-        self._prefill = _moved(self._prefill, ttft_s, predicted_s)
-        self._of = None
+        self._prefill = self._moved(self._prefill, ttft_s, predicted_s)
+        for calibration in self._learners():
+            calibration.observe_prefill(
+                tokens_ahead=tokens_ahead,
+                tokens_own=tokens_own,
+                attention_ahead=attention_ahead,
+                attention_own=attention_own,
+                ttft_s=ttft_s,
+            )
 
     def observe_decode(self, *, batch_mean: float, kv_tokens_mean: float, step_s: float) -> None:
-        """As `Calibration.observe_decode`, at the class's pace."""
-        known = self._calibration.speeds()
+        """As `Calibration.observe_decode`."""
+        known = self._class.speeds()
         predicted_s = (
             known.step_s + known.sequence_s * batch_mean + known.kv_token_s * kv_tokens_mean
         )
-        self._calibration.observe_decode(
-            batch_mean=batch_mean, kv_tokens_mean=kv_tokens_mean, step_s=step_s / self.decode
-        )
-        self._decode = _moved(self._decode, step_s, predicted_s)
-        self._of = None
+        self._decode = self._moved(self._decode, step_s, predicted_s)
+        for calibration in self._learners():
+            calibration.observe_decode(
+                batch_mean=batch_mean, kv_tokens_mean=kv_tokens_mean, step_s=step_s
+            )
 
-    def _paced(self, known: Speeds) -> Speeds:
-        prefill, decode = self.prefill, self.decode
-        if prefill == decode == 1.0:
-            return known
-        return Speeds(
-            known.dispatch_s,
-            known.prefill_s_per_token * prefill,
-            known.attention_s_per_token2 * prefill,
-            known.step_s * decode,
-            known.sequence_s * decode,
-            known.kv_token_s * decode,
-        )
+    def _moved(self, mean: float, observed_s: float, predicted_s: float) -> float:
+        if observed_s <= 0 or predicted_s <= 0 or not self._class.calibrated:
+            return mean
+        ratio = max(-_LOG_MAX, min(_LOG_MAX, log(observed_s / predicted_s)))
+        return ratio if self._trying else mean + (ratio - mean) / _MEMORY_SAMPLES
 
-
-def _factor(mean: float) -> float:
-    return exp(mean) if abs(mean) > _DEAD_BAND else 1.0
-
-
-def _moved(mean: float, observed_s: float, predicted_s: float) -> float:
-    if observed_s <= 0 or predicted_s <= 0:
-        return mean
-    ratio = max(-_LOG_MAX, min(_LOG_MAX, log(observed_s / predicted_s)))
-    return mean + (ratio - mean) / _MEMORY_SAMPLES
+    def _learners(self) -> tuple[Calibration, ...]:
+        """Who learns from this sample: the node, and its class if the node is one of it."""
+        self.deviates = max(abs(self._prefill), abs(self._decode)) > _DEAD_BAND
+        return (self._own,) if self.deviates else (self._own, self._class)
