@@ -52,6 +52,8 @@ TICK_S_MIN = 0.002
 
 log = logging.getLogger(__name__)
 
+_CLIENT_GONE = EndCause.CLIENT_GONE  # Python 3.11 takes 0.1 us to look an enum's member up
+
 
 class ServiceCounters(msgspec.Struct):
     """Totals since the start."""
@@ -165,7 +167,7 @@ class SchedulerService:
 
     def settle(self, request_id: RequestId, outcome: Outcome) -> None:
         entry = self._open.pop(request_id, None)
-        if entry is not None and not entry.started and outcome.end is not EndCause.CLIENT_GONE:
+        if entry is not None and not entry.started and outcome.end is not _CLIENT_GONE:
             self._judge_slo(entry, met=False)
         self.submit(Settled(request_id, outcome))
 

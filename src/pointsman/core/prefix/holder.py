@@ -70,11 +70,11 @@ class Holder:
     def follow(self, chain: Sequence[BlockHash]) -> tuple[list[int], int]:
         """The runs along `chain`, split where it leaves one, and the blocks they cover."""
         path: list[int] = []
-        at = 0
-        while at < len(chain):
+        ways, at, end = self._table.ways, 0, len(chain)
+        while at < end:
             block = chain[at]
-            stamp = self.stamp(block, self._table.value(block))
-            if not stamp:
+            value = ways[block & WAY_MASK].get(block)
+            if value is None or not (stamp := self.stamp(block, value)):
                 break
             run = self._runs[stamp]
             length = _common(run.hashes, chain, at)

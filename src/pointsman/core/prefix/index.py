@@ -150,14 +150,11 @@ class PrefixIndex:
         if holder.exact:
             return self._advance(holder, chain)
         fits = chain if holder.capacity is None else chain[: holder.capacity]
-        if not self._table.has_room(0):
-            self._make_room(0)
-        path, held = holder.follow(fits) if self._table.has_room(0) else ([], 0)
-        missing = len(fits) - held if held >= start else 0
-        if not self._table.has_room(missing):
-            holder.use(path)
-            missing = min(missing, self._make_room(missing))
+        if self._table.has_room(len(fits)):
             path, held = holder.follow(fits)
+            missing = len(fits) - held if held >= start else 0
+        else:
+            path, held, missing = self._follow_with_room(holder, fits, start)
         stamp = self._table.new_stamp(slot)
         added = Credit(stamp, self._hold(holder, fits[held : held + missing], stamp))
         holder.add_run(stamp, added)
@@ -166,6 +163,20 @@ class PrefixIndex:
             self._evict(holder, holder.blocks - holder.capacity)
         self._tidy(holder, len(added))
         return added
+
+    def _follow_with_room(
+        self, holder: Holder, chain: Sequence[BlockHash], start: int
+    ) -> tuple[list[int], int, int]:
+        """`Holder.follow` where memory is short, and how many blocks may be added."""
+        if not self._table.has_room(0):
+            self._make_room(0)
+        path, held = holder.follow(chain) if self._table.has_room(0) else ([], 0)
+        missing = len(chain) - held if held >= start else 0
+        if not self._table.has_room(missing):
+            holder.use(path)
+            missing = min(missing, self._make_room(missing))
+            path, held = holder.follow(chain)
+        return path, held, missing
 
     def _advance(self, holder: Holder, chain: Sequence[BlockHash]) -> Credit:
         """Credit a node whose engine tells what it holds: until it tells of these, too."""
