@@ -10,7 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from pointsman import __version__
+from pointsman.cli.explain import _INELIGIBLE
 from pointsman.cli.main import main
+from pointsman.core.decision import Ineligible
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -48,6 +50,11 @@ def test_wrong_usage_leaves_with_2() -> None:
     assert run("serve", "--port", "x")[0] == 2
 
 
+def test_a_mistyped_command_is_guessed() -> None:
+    assert "Did you mean 'serve'?" in run("serv")[2]
+    assert "There are up, serve" in run("xyz")[2]
+
+
 def test_check_prints_ok(tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     assert run("init", str(path))[0] == 0
@@ -81,6 +88,7 @@ def test_init_overwrites_only_when_told(tmp_path: Path) -> None:
         (("--engine", "http://a:1", "--workers", "4"), "--workers 4"),
         (("-c", "/nowhere/p.yaml"), "no such file"),
         (("--engine", "http://a:1", "--policy", "fastest"), "fastest"),
+        (("--engine", "http://a:1", "--engine", "http://a:1/"), "is engines[0] already"),
     ],
 )
 def test_serve_refuses_what_cannot_work(arguments: tuple[str, ...], message: str) -> None:
@@ -114,7 +122,27 @@ def test_explain_needs_an_admin_plane_and_one_question() -> None:
     assert code == 2
     assert "is `pointsman up` or `serve` running?" in err
     assert run("explain", "r-1", "--prompt", "x")[0] == 2
+    assert "--model goes with --prompt" in run("explain", "--model", "x")[2]
+    assert "--path goes with --body" in run("explain", "--path", "x")[2]
     assert run("explain", "--body", "/nowhere.json")[0] == 2
+
+
+def test_up_leaves_with_a_sentence_where_it_cannot_start() -> None:
+    code, _, err = run("up", "--port", "8080", "--admin-port", "8080")
+    assert code == 2
+    assert "both 8080" in err
+    ports = ("--engines", "1", "--port", "0", "--admin-port", "0")
+    code, err = leave("up", *ports, "--access-log", "/nowhere/access.log")
+    assert code == 2
+    assert "Traceback" not in err
+    assert "access log /nowhere/access.log: No such file or directory; give" in err
+    code, err = leave("up", "--host", "no.such.host.invalid")
+    assert code == 2
+    assert "no such host; choose another --host" in err
+
+
+def test_every_exclusion_has_words() -> None:
+    assert set(_INELIGIBLE) == set(Ineligible)
 
 
 def leave(*arguments: str) -> tuple[int, str]:

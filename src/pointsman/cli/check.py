@@ -11,13 +11,13 @@ from pointsman.cli.yaml_reader import Rejected
 from pointsman.core.policies import catalog
 
 
-@click.command()
+@click.command(epilog="Exit codes: 0 ok, 2 the file cannot be used.")
 @click.argument("file", type=click.Path(path_type=Path))
 def check(file: Path) -> None:
     """Check a configuration file without starting anything.
 
-    Prints ok, or every problem as FILE:LINE:COLUMN: MESSAGE.
-    Exit codes: 0 ok, 2 not usable.
+    Prints ok, or every problem as FILE:LINE:COLUMN: MESSAGE. ${NAME} is read from the
+    environment, ${NAME:-VALUE} has a default, $$ is a dollar sign.
     """
     try:
         config = config_file.load(file, os.environ, catalog.names())
@@ -28,11 +28,14 @@ def check(file: Path) -> None:
     click.echo(f"ok: {engines} engine{'' if engines == 1 else 's'}, policy {config.policy}")
 
 
-@click.command()
+@click.command(epilog="Exit codes: 0 written, 2 the file exists or cannot be written.")
 @click.argument("file", type=click.Path(path_type=Path), default=Path("pointsman.yaml"))
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def init(file: Path, force: bool) -> None:
-    """Write an example with every field, its default and what it trades. `-` is stdout."""
+    """Write an example with every field, its default and what it trades.
+
+    FILE is pointsman.yaml if not given; - is stdout.
+    """
     if str(file) == "-":
         click.echo(config_file.example(), nl=False)
         return
@@ -40,10 +43,10 @@ def init(file: Path, force: bool) -> None:
         with file.open("w" if force else "x", encoding="utf-8") as out:
             out.write(config_file.example())
     except FileExistsError:
-        click.echo(f"{file} exists; --force overwrites it", err=True)
+        click.echo(f"pointsman: {file} exists; --force overwrites it", err=True)
         sys.exit(2)
     except OSError as error:
-        click.echo(f"{file} cannot be written: {error.strerror}", err=True)
+        click.echo(f"pointsman: {file} cannot be written: {error.strerror}", err=True)
         sys.exit(2)
     click.echo(f"wrote {file}; edit its engines, then: pointsman serve -c {file}")
 

@@ -35,7 +35,7 @@ class Listen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tuple[str, ...],
         Meta(
             description="Keys that clients may send as 'Authorization: Bearer KEY'; empty lets "
-            "everyone in. Write ${VARIABLE} to keep them out of the file."
+            'everyone in. To keep them out of the file, write ["${VARIABLE}"], in quotes.'
         ),
     ] = ()
     cors_origins: Annotated[

@@ -25,8 +25,10 @@ def load(
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise Rejected([Problem(1, 1, "no such file; `pointsman init` writes one")]) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise Rejected([Problem(1, 1, f"cannot be read: {error}")]) from None
+    except OSError as error:
+        raise Rejected([Problem(1, 1, f"cannot be read: {error.strerror}")]) from None
+    except UnicodeDecodeError as error:
+        raise Rejected([Problem(1, 1, f"is not UTF-8: {error.reason}")]) from None
     config, document = read(text, Config, environment)
     if problems := list(_inconsistencies(config, document, policies, needs_engines)):
         raise Rejected(problems)
@@ -49,26 +51,29 @@ def _inconsistencies(
         yield Problem(*at("admin", "port"), f"admin.port: {config.admin.port} is listen.port too")
     if needs_engines and ("engines",) not in document.positions:
         yield Problem(1, 1, "no engines: list them under 'engines:' ('engines: []' means none yet)")
-    seen_urls: dict[str, int] = {}
-    seen_names: dict[str, int] = {}
+    for path, problem in duplicates(config.engines):
+        yield Problem(*at(*path), problem)
     for index, engine in enumerate(config.engines):
         if problem := url_problem(engine.url):
             yield Problem(*at("engines", index, "url"), f"engines[{index}].url: {problem}")
-        elif (first := seen_urls.setdefault(engine.url.rstrip("/"), index)) != index:
-            yield Problem(
-                *at("engines", index, "url"),
-                f"engines[{index}].url: {engine.url} is engines[{first}] already",
-            )
-        name = engine_name(engine, index)
-        if (first := seen_names.setdefault(name, index)) != index:
-            yield Problem(
-                *at("engines", index, "name"),
-                f"engines[{index}].name: '{name}' is the name of engines[{first}] already",
-            )
         if problem := kv_events_problem(engine.kv_events):
             yield Problem(
                 *at("engines", index, "kv_events"), f"engines[{index}].kv_events: {problem}"
             )
+
+
+def duplicates(engines: Sequence[Engine]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Where an engine has the address or the name of one before it, and the sentence for it."""
+    seen_urls: dict[str, int] = {}
+    seen_names: dict[str, int] = {}
+    for index, engine in enumerate(engines):
+        if (first := seen_urls.setdefault(engine.url.rstrip("/"), index)) != index:
+            text = f"engines[{index}].url: {engine.url} is engines[{first}] already"
+            yield ("engines", index, "url"), text
+        name = engine_name(engine, index)
+        if (first := seen_names.setdefault(name, index)) != index:
+            text = f"engines[{index}].name: '{name}' is the name of engines[{first}] already"
+            yield ("engines", index, "name"), text
 
 
 def engine_name(engine: Engine, index: int) -> str:
@@ -90,7 +95,10 @@ _EXAMPLE_ENGINE = {"url": "http://127.0.0.1:8000"}
 
 def example() -> str:
     """A commented file with every field; what is not commented out is what must be given."""
-    lines = ["# Pointsman. Check it with: pointsman check FILE", ""]
+    lines = [
+        "# Pointsman. Uncomment what is to differ from its default; then: pointsman check FILE",
+        "",
+    ]
     root = inspect.type_info(Config)
     assert isinstance(root, inspect.StructType)
     for field in root.fields:

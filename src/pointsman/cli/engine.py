@@ -12,7 +12,9 @@ from pointsman.engines.simulated import EngineOptions, PortInUseError, RunningEn
 from pointsman.engines.simulated.options import EventEncoding, HashKind
 
 _POSITIVE = click.IntRange(min=1)
+_ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 _PORT = click.IntRange(min=0, max=65_535)
+_PORT_BEFORE_ANOTHER = click.IntRange(min=0, max=65_534)
 
 
 @click.command(
@@ -32,30 +34,56 @@ Try it:
 Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
 """
 )
-@click.option("--port", type=_PORT, required=True, help="HTTP port; 0 takes any free one.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--model", default="sim", show_default=True, help="The model's name at the API.")
+@click.option(
+    "--port", type=_PORT, metavar="PORT", required=True, help="HTTP port; 0 takes a free one."
+)
+@click.option(
+    "--host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on.",
+)
+@click.option(
+    "--model", metavar="NAME", default="sim", show_default=True, help="The model's name at the API."
+)
 @click.option(
     "--profile",
     type=click.Choice(list(PROFILES)),
+    metavar="NAME",
     default="8b-h100",
     show_default=True,
-    help="What model on what GPU: step times, KV capacity, limits.",
+    help=f"What model on what GPU (step times, KV capacity, limits): {', '.join(PROFILES)}.",
 )
-@click.option("--kv-blocks", type=_POSITIVE, help="KV blocks.  [default: the profile's]")
-@click.option("--block-size", type=_POSITIVE, help="Tokens per KV block.  [default: 16]")
-@click.option("--max-num-seqs", type=_POSITIVE, help="Sequences in a step.  [default: 256]")
-@click.option("--max-num-batched-tokens", type=_POSITIVE, help="Tokens in a step.  [default: 8192]")
-@click.option("--max-model-len", type=_POSITIVE, help="Context length.  [default: the profile's]")
+@click.option(
+    "--kv-blocks", type=_POSITIVE, metavar="N", help="KV blocks.  [default: the profile's]"
+)
+@click.option(
+    "--block-size", type=_POSITIVE, metavar="N", help="Tokens per KV block.  [default: 16]"
+)
+@click.option(
+    "--max-num-seqs", type=_POSITIVE, metavar="N", help="Sequences in a step.  [default: 256]"
+)
+@click.option(
+    "--max-num-batched-tokens",
+    type=_POSITIVE,
+    metavar="N",
+    help="Tokens in a step.  [default: 8192]",
+)
+@click.option(
+    "--max-model-len", type=_POSITIVE, metavar="N", help="Context length.  [default: the profile's]"
+)
 @click.option(
     "--max-num-queued-reqs",
     type=click.IntRange(min=0),
+    metavar="N",
     default=0,
     help="Requests, running and waiting, beyond which it answers 503; 0: no limit.",
 )
 @click.option(
     "--kv-events-port",
-    type=_PORT,
+    type=_PORT_BEFORE_ANOTHER,
+    metavar="PORT",
     help="Publish KV events on this ZMQ port, replay on the next one; 0 takes free ones.",
 )
 @click.option(
@@ -72,17 +100,22 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
     show_default=True,
     help="Block hashes in events as 64-bit integers or as 32 bytes.",
 )
-@click.option("--speed", type=float, default=1.0, show_default=True, help="Divides all times.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the generated text.")
+@click.option(
+    "--speed", type=_ABOVE_ZERO, metavar="X", default=1.0, show_default=True, help="X times faster."
+)
+@click.option(
+    "--seed", type=int, metavar="N", default=0, show_default=True, help="Of the generated text."
+)
 @click.option("--lora", multiple=True, metavar="NAME", help="A LoRA adapter; repeatable.")
 @click.option("--legacy-metrics", is_flag=True, help="Also export metric names of vLLM < 0.10.")
 @click.option(
     "--idle-close",
     "idle_close_s",
-    type=float,
+    type=_ABOVE_ZERO,
+    metavar="SECONDS",
     default=5.0,
     show_default=True,
-    help="Seconds until an idle connection is closed without notice.",
+    help="When an idle connection is closed without notice.",
 )
 def engine(lora: tuple[str, ...], **given: object) -> None:
     """One simulated inference engine, without a GPU.
@@ -108,5 +141,5 @@ def _run(options: EngineOptions) -> None:
     try:
         uvloop.run(serve(options, ready))
     except PortInUseError as error:
-        print(f"pointsman engine: {error}", file=sys.stderr)
+        print(f"pointsman engine: {error}; choose another", file=sys.stderr)
         sys.exit(2)

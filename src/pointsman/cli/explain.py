@@ -1,14 +1,16 @@
 """`pointsman explain`: why a request went where it went, or where it would go."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote
 
 import click
 import msgspec
 
-from pointsman.core.decision import Candidate, Decision
+from pointsman.core.decision import Candidate, Decision, Ineligible
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,13 +19,31 @@ ADMIN_URL = "http://127.0.0.1:8081"
 TIMEOUT_S = 10.0
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Try it:
+  pointsman explain                                the latest decision
+  pointsman explain d1d4030796a9887100000001       every attempt of this request
+  pointsman explain --prompt 'Which track?'        where this would go now
+  pointsman explain --body request.json --json     the same for a whole request, as JSON
+
+Exit codes: 0 shown, 1 no such decision, 2 wrong usage or no admin plane.
+"""
+)
 @click.argument("request_id", required=False)
-@click.option("--body", "file", type=click.Path(path_type=Path), help="A request body; - is stdin.")
-@click.option("--prompt", help="A chat message to place.")
-@click.option("--model", help="Model for --prompt.  [default: the only one served]")
-@click.option("--path", help="Route of --body.  [default: by its shape]")
-@click.option("--admin-url", default=ADMIN_URL, show_default=True, help="The admin plane.")
+@click.option(
+    "--body",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A request body to place; - is stdin.",
+)
+@click.option("--prompt", metavar="TEXT", help="A chat message to place.")
+@click.option("--model", metavar="NAME", help="Model for --prompt.  [default: the only one served]")
+@click.option("--path", metavar="ROUTE", help="Route of --body.  [default: by its shape]")
+@click.option(
+    "--admin-url", metavar="URL", default=ADMIN_URL, show_default=True, help="The admin plane."
+)
 @click.option("--json", "as_json", is_flag=True, help="The decisions as JSON.")
 def explain(
     request_id: str | None,
@@ -38,11 +58,14 @@ def explain(
 
     With REQUEST_ID (the answer's x-request-id) the decisions that were made; with --body or
     --prompt the decision that would be made now, without making it; else the latest one.
-
-    Exit codes: 0 shown, 1 no such decision, 2 wrong usage or no admin plane.
     """
     if sum(given is not None for given in (request_id, file, prompt)) > 1:
-        raise click.UsageError("give one of REQUEST_ID, --body and --prompt")
+        raise click.UsageError("Give one of REQUEST_ID, --body and --prompt.")
+    if model is not None and prompt is None:
+        raise click.UsageError("--model goes with --prompt; a --body names its own.")
+    if path is not None and file is None:
+        raise click.UsageError("--path goes with --body.")
+    admin_url = admin_url if "://" in admin_url else f"http://{admin_url}"
     if file is not None or prompt is not None:
         body = _body(file, prompt, model)
         if path is not None:
@@ -60,7 +83,7 @@ def explain(
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(decisions), indent=2))
         return
-    _print(decisions)
+    _print(decisions, made=file is None and prompt is None)
 
 
 class _One(msgspec.Struct):
@@ -73,6 +96,7 @@ class _Many(msgspec.Struct):
 
 class _Problem(msgspec.Struct):
     message: str
+    code: str | None = None
 
 
 class _Refusal(msgspec.Struct):
@@ -99,17 +123,21 @@ def _ask(url: str, body: bytes | None = None) -> bytes:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:  # noqa: S310
             return bytes(reply.read())
     except urllib.error.HTTPError as refusal:
-        _leave(1 if refusal.code == 404 else 2, _message(refusal.read(), refusal.code))
+        problem = _problem(refusal.read(), refusal.code)
+        if problem.code == "route_not_found":  # the gateway's own word: no admin plane has it
+            _leave(2, f"{url} is the API, not the admin plane (by default {ADMIN_URL})")
+        _leave(1 if refusal.code == 404 else 2, problem.message)
     except (urllib.error.URLError, OSError, ValueError) as error:
         cause = getattr(error, "reason", error)
+        cause = getattr(cause, "strerror", None) or cause
         _leave(2, f"no admin plane at {url}: {cause}; is `pointsman up` or `serve` running?")
 
 
-def _message(body: bytes, status: int) -> str:
+def _problem(body: bytes, status: int) -> _Problem:
     try:
-        return msgspec.json.decode(body, type=_Refusal).error.message
+        return msgspec.json.decode(body, type=_Refusal).error
     except msgspec.DecodeError:
-        return f"the admin plane answers {status}"
+        return _Problem(f"the admin plane answers {status}")
 
 
 def _leave(code: int, message: str) -> NoReturn:
@@ -122,20 +150,38 @@ def _leave(code: int, message: str) -> NoReturn:
 _TERMS = ("queue_s", "prefill_s", "kv_wait_s", "decode_s", "stall_s", "slowdown_s")
 _HEADERS = ("hit", "new", "running", "queue", "prefill", "kv wait", "decode", "stall", "slowdown")
 
+_INELIGIBLE: Mapping[Ineligible, str] = MappingProxyType(
+    {
+        Ineligible.MODEL: "does not serve this model",
+        Ineligible.POOL: "is in another pool",
+        Ineligible.ZONE: "is in another zone",
+        Ineligible.LABELS: "lacks a label that is required",
+        Ineligible.CONTEXT: "its context is too short for this prompt",
+        Ineligible.JOINING: "has not described itself yet",
+        Ineligible.DOWN: "is down",
+        Ineligible.DRAINING: "is draining",
+        Ineligible.TRIED: "has failed this request already",
+        Ineligible.CONCURRENCY: "has as many requests as it may",
+        Ineligible.KV_BLOCKS: "has too few free KV blocks",
+    }
+)
+
 _COLUMNS_MIN = 110
 """Width of a table that goes into a pipe or a file, where nobody's terminal is the measure."""
 
 
-def _print(decisions: list[Decision]) -> None:
+def _print(decisions: list[Decision], *, made: bool) -> None:
     from rich.console import Console  # noqa: PLC0415 - only where a table is drawn
+    from rich.markup import escape  # noqa: PLC0415
 
     console = Console()
     if not console.is_terminal:
         console = Console(width=_COLUMNS_MIN)
     for decision in decisions:
-        where = f" on {decision.node}" if decision.node else ""
+        where = f" on {escape(decision.node)}" if decision.node else ""
+        title = escape(decision.request_id) if made else "if it came now"
         console.print(
-            f"[bold]{decision.request_id}[/bold]  {decision.model}: "
+            f"[bold]{title}[/bold]  {escape(decision.model)}: "
             f"[bold]{decision.ruling}{where}[/bold]",
             highlight=False,
         )
@@ -146,10 +192,11 @@ def _print(decisions: list[Decision]) -> None:
             f"tokens {decision.prompt_tokens} prompt, {decision.hit_tokens} of them cached there, "
             f"{decision.output_tokens_expected} output expected",
             highlight=False,
+            markup=False,
         )
         if decision.candidates:
             console.print(_table(decision))
-        console.print(_remarks(decision), highlight=False)
+        console.print(_remarks(decision), highlight=False, markup=False)
 
 
 def _table(decision: Decision) -> "Table":
@@ -182,5 +229,5 @@ def _remarks(decision: Decision) -> str:
         lines.append(f"{decision.candidate_count} candidates, the best are shown")
     if decision.tie_count > 1:
         lines.append(f"{decision.tie_count} were as good; the one unused for longest was taken")
-    lines += [f"not {exclusion.node}: {exclusion.why}" for exclusion in decision.excluded]
+    lines += [f"not {each.node}: {_INELIGIBLE[each.why]}" for each in decision.excluded]
     return "\n".join(lines) + "\n"

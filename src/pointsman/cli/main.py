@@ -1,5 +1,6 @@
 """The `pointsman` command. Subcommands are imported when they are asked for."""
 
+import difflib
 import importlib
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -20,11 +21,13 @@ class _Lazy(NamedTuple):
 _COMMANDS: Mapping[str, _Lazy] = MappingProxyType(
     {
         "up": _Lazy("pointsman.cli.up:up", "Simulated engines, scheduler and gateway, in one go."),
-        "serve": _Lazy("pointsman.cli.serve:serve", "Scheduler and gateway before given engines."),
+        "serve": _Lazy(
+            "pointsman.cli.serve:serve", "Scheduler and gateway in front of your engines."
+        ),
         "engine": _Lazy("pointsman.cli.engine:engine", "One simulated engine."),
         "explain": _Lazy("pointsman.cli.explain:explain", "Why a request went where it went."),
-        "bench": _Lazy("pointsman.cli.bench:bench", "Load a server, measure what clients see."),
-        "compare": _Lazy("pointsman.cli.bench:compare", "Compare results of `bench`."),
+        "bench": _Lazy("pointsman.cli.bench:bench", "Load a server and measure what clients see."),
+        "compare": _Lazy("pointsman.cli.bench:compare", "Compare runs that `bench` wrote."),
         "check": _Lazy("pointsman.cli.check:check", "Check a configuration file."),
         "init": _Lazy("pointsman.cli.check:init", "Write a configuration that explains itself."),
     }
@@ -36,6 +39,15 @@ class _LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in _COMMANDS:
+            close = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            hint = f"Did you mean '{close[0]}'?" if close else f"There are {', '.join(_COMMANDS)}."
+            ctx.fail(f"No such command '{args[0]}'. {hint}")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         lazy = _COMMANDS.get(cmd_name)
@@ -60,6 +72,7 @@ class _LazyGroup(click.Group):
 def main() -> None:
     """Scheduler and gateway for clusters of LLM inference engines.
 
-    Begin with `pointsman up`, which needs no GPU, or put it before your own engines:
-    `pointsman serve --engine http://HOST:8000 --engine http://HOST:8001`.
+    \b
+    Begin without a GPU:      pointsman up
+    or with your own engines: pointsman serve --engine http://HOST:8000
     """

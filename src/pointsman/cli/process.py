@@ -1,8 +1,10 @@
 """One process with everything: scheduler, collectors, gateway and admin plane, wired here."""
 
 import asyncio
+import errno
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -94,7 +96,10 @@ class Process:
         self._stopping.set()
 
     async def _drain(self, gateway: Gateway) -> None:
-        log.info("stopping: running requests get %g s", self._config.timeouts.drain_s)
+        if running := gateway.state().exchanges:
+            wait_s = self._config.timeouts.drain_s
+            text = "stopping: %d running get %g s; a second signal (Ctrl-C) cuts them off"
+            log.warning(text, running, wait_s)
         async with asyncio.TaskGroup() as tasks:
             draining = tasks.create_task(gateway.drain())
             hurrying = tasks.create_task(self._hurrying.wait())
@@ -110,7 +115,8 @@ class Process:
         try:
             stream = stack.enter_context(open_stream(target))
         except OSError as error:
-            raise CannotStart(f"access log {target}: {error.strerror}") from None
+            remedy = "give a file in a folder that exists, stdout or none"
+            raise CannotStart(f"access log {target}: {error.strerror}; {remedy}") from None
         access_log = AccessLog(stream)
         stack.callback(access_log.close)
         return access_log
@@ -239,10 +245,16 @@ def _explained(option: str, host: str, port: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        cause = error.strerror or str(error)
-        raise CannotStart(
-            f"cannot listen on {host}:{port}: {cause}; choose another {option}"
-        ) from None
+        raise CannotStart(listen_problem(option, host, port, error)) from None
+
+
+def listen_problem(option: str, host: str, port: int, error: OSError) -> str:
+    """What failed and what to change: the port that `option` gives, or the host."""
+    known = error.errno or 0
+    cause = os.strerror(known) if known > 0 else "no such host"  # resolvers count below zero
+    if known not in (errno.EADDRINUSE, errno.EACCES):
+        option = "--host" if option == "--port" else "admin.host"
+    return f"cannot listen on {host}:{port}: {cause}; choose another {option}"
 
 
 @contextmanager

@@ -20,27 +20,67 @@ from pointsman.engines.adapters.address import url_problem
 
 PORT = click.IntRange(0, 65_535)
 POLICY = click.Choice(catalog.names())
+POLICY_HELP = f"How a node is chosen: {', '.join(catalog.names())}."
 
 
-@click.command()
-@click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="YAML file.")
+@click.command(
+    epilog="""\b
+Try it:
+  pointsman serve --engine http://10.0.0.7:8000 --engine http://10.0.0.8:8000
+  pointsman init pointsman.yaml      then edit it, and
+  pointsman serve -c pointsman.yaml --policy least_request
+
+Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or configuration, or a port in use.
+"""
+)
+@click.option(
+    "-c",
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="YAML; `pointsman init` writes one that explains itself.",
+)
 @click.option("--engine", "engines", multiple=True, metavar="URL", help="An engine; repeatable.")
-@click.option("--model", help="The model that the --engine URLs serve.  [default: ask them]")
-@click.option("--policy", type=POLICY, help="How a node is chosen.")
-@click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
-@click.option("--port", type=PORT, help="Port of the OpenAI-compatible API.  [default: 8080]")
-@click.option("--admin-port", type=PORT, help="Port of the admin plane.  [default: 8081]")
-@click.option("--workers", type=int, default=1, show_default=True, help="Gateway processes: 1.")
-@click.option("--access-log", metavar="FILE", help="stdout, none, or a file.  [default: stdout]")
+@click.option(
+    "--model", metavar="NAME", help="The model that the --engine URLs serve.  [default: ask them]"
+)
+@click.option(
+    "--policy",
+    type=POLICY,
+    metavar="NAME",
+    help=f"{POLICY_HELP}  [default: {catalog.DEFAULT}]",
+)
+@click.option("--host", metavar="ADDRESS", help="Address to listen on.  [default: 127.0.0.1]")
+@click.option(
+    "--port",
+    type=PORT,
+    metavar="PORT",
+    help="Port of the OpenAI-compatible API; 0 takes a free one.  [default: 8080]",
+)
+@click.option(
+    "--admin-port", type=PORT, metavar="PORT", help="Port of the admin plane.  [default: 8081]"
+)
+@click.option(
+    "--workers",
+    type=int,
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Gateway processes; only 1 for now.",
+)
+@click.option(
+    "--access-log",
+    metavar="FILE",
+    help="One JSON line a request: stdout, none, or a file.  [default: stdout]",
+)
 def serve(
     file: Path | None, engines: tuple[str, ...], model: str | None, workers: int, **options: object
 ) -> None:
     """Serve an OpenAI-compatible API in front of inference engines.
 
-    Options win over the configuration file; --engine adds to its engines. SIGTERM drains:
-    running requests finish, new ones are refused with 503.
-
-    Exit codes: 0 stopped, 2 wrong usage or configuration, or a port in use.
+    Options win over the configuration file; --engine adds to its engines. SIGTERM and Ctrl-C
+    drain: running requests finish, new ones are refused with 503. A second one cuts them off.
     """
     if workers != 1:
         fail(f"--workers {workers}: one process serves for now; leave it out or give 1")
@@ -50,6 +90,8 @@ def serve(
     config = _with_options(_base(file, engines), options)
     added = tuple(Engine(url=url, models=(model,) if model else ()) for url in engines)
     config = msgspec.structs.replace(config, engines=(*config.engines, *added))
+    for _, problem in config_file.duplicates(config.engines):
+        fail(problem)
     run(config)
 
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import shutil
 import socket
+import sys
 from collections.abc import Callable, Sequence
 
 import click
@@ -12,8 +14,9 @@ from rich.console import Console
 
 from pointsman.cli.children import ChildOptions, EngineFailed, engines
 from pointsman.cli.config import Admin, Config, Engine, Limits, Listen, Log
-from pointsman.cli.process import CannotStart, Process, set_up_logging
-from pointsman.cli.serve import POLICY, PORT, fail, printable_host, say
+from pointsman.cli.explain import ADMIN_URL
+from pointsman.cli.process import CannotStart, Process, listen_problem, set_up_logging
+from pointsman.cli.serve import POLICY, POLICY_HELP, PORT, fail, printable_host, say
 from pointsman.core.policies import catalog
 from pointsman.engines.compute_model import PROFILES
 
@@ -24,38 +27,83 @@ CONNECTIONS_MAX = 4_096
 """A demonstration: within most machines' limit of file descriptors."""
 
 
-@click.command()
+PROMPT = "Which track?"
+
+
+@click.command(
+    epilog="""\b
+Try it:
+  pointsman up
+  pointsman up --engines 8 --speed 10 --policy round_robin
+  pointsman up --port 9000 --admin-port 9001 --access-log none
+
+Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
+"""
+)
 @click.option(
     "--engines",
     "count",
     type=click.IntRange(1, 256),
+    metavar="N",
     default=4,
     show_default=True,
     help="Simulated engines, a process each.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=PORT, default=8080, show_default=True, help="Port of the API.")
 @click.option(
-    "--admin-port", type=PORT, default=8081, show_default=True, help="Port of the admin plane."
+    "--host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on.",
 )
-@click.option("--policy", type=POLICY, default=catalog.DEFAULT, show_default=True)
-@click.option("--model", default="sim", show_default=True, help="The model's name.")
+@click.option(
+    "--port",
+    type=PORT,
+    metavar="PORT",
+    default=8080,
+    show_default=True,
+    help="Port of the API; 0 takes a free one.",
+)
+@click.option(
+    "--admin-port",
+    type=PORT,
+    metavar="PORT",
+    default=8081,
+    show_default=True,
+    help="Port of the admin plane.",
+)
+@click.option(
+    "--policy",
+    type=POLICY,
+    metavar="NAME",
+    default=catalog.DEFAULT,
+    show_default=True,
+    help=POLICY_HELP,
+)
+@click.option("--model", metavar="NAME", default="sim", show_default=True, help="The model's name.")
 @click.option(
     "--profile",
     type=click.Choice(list(PROFILES)),
-    help="What model on what GPU.  [default: 8b-h100]",
+    metavar="NAME",
+    help=f"What model on what GPU: {', '.join(PROFILES)}.  [default: 8b-h100]",
 )
 @click.option(
     "--speed",
     type=click.FloatRange(min=0, min_open=True),
+    metavar="X",
     default=1.0,
     show_default=True,
-    help="Divides all engine times.",
+    help="Engines X times faster.",
 )
 @click.option(
-    "--kv-blocks", type=click.IntRange(1), help="KV blocks an engine.  [default: the profile's]"
+    "--kv-blocks",
+    type=click.IntRange(1),
+    metavar="N",
+    help="KV blocks an engine.  [default: the profile's]",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the generated text.")
+@click.option(
+    "--seed", type=int, metavar="N", default=0, show_default=True, help="Of the generated text."
+)
 @click.option(
     "--access-log",
     default="stdout",
@@ -78,7 +126,8 @@ def up(
 ) -> None:
     """Simulated engines, scheduler and gateway, in one go, on this machine.
 
-    Exit codes: 0 stopped, 2 wrong usage or a port in use.
+    The engines are processes of their own that behave like vLLM, at the speed of the profile's
+    GPU. Ctrl-C stops everything; running requests finish first, a second Ctrl-C cuts them off.
     """
     set_up_logging("warning")
     options = ChildOptions(model, profile, speed, kv_blocks, seed)
@@ -89,14 +138,25 @@ def up(
         limits=Limits(connections_max=CONNECTIONS_MAX),
         log=Log(access=access_log),
     )
+    if port == admin_port != 0:
+        raise click.UsageError(f"--port and --admin-port are both {port}; give two.")
     _check_free("--port", host, port)
     _check_free("--admin-port", config.admin.host, admin_port)
+    problem = ""
     try:
         uvloop.run(_run(config, count, options))
-    except (CannotStart, EngineFailed) as error:
-        fail(str(error))
-    except KeyboardInterrupt:  # before the signal handlers were there
+    except* (CannotStart, EngineFailed) as group:  # the engines' tasks may have wrapped it
+        problem = _first(group)
+    except* KeyboardInterrupt:  # before the signal handlers were there
         pass
+    if problem:
+        fail(problem)
+
+
+def _first(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error)
 
 
 def _check_free(option: str, host: str, port: int) -> None:
@@ -105,7 +165,7 @@ def _check_free(option: str, host: str, port: int) -> None:
         with socket.create_server((host, port)):
             pass
     except OSError as error:
-        fail(f"cannot listen on {host}:{port}: {error.strerror}; choose another {option}")
+        fail(listen_problem(option, host, port, error))
 
 
 async def _run(config: Config, count: int, options: ChildOptions) -> None:
@@ -145,10 +205,22 @@ async def _until_described(process: Process) -> None:
 def _announce(config: Config, process: Process, model: str) -> None:
     api = f"http://{printable_host(config.listen.host)}:{process.port}"
     admin = f"http://{printable_host(config.admin.host)}:{process.admin_port}"
-    body = {"model": model, "messages": [{"role": "user", "content": "Which track?"}]}
-    say(f"{len(config.engines)} engines serve '{model}' behind {api}/v1, policy {config.policy}\n")
-    say(f"  curl -i {api}/v1/chat/completions \\")
-    say(f"       -H 'content-type: application/json' -d '{json.dumps(body)}'\n")
-    say(f"why    pointsman explain --prompt 'Which track?' --admin-url {admin}")
-    say(f"state  {admin}/pointsman/v1/state   metrics {admin}/metrics")
-    say("stop   Ctrl-C")
+    body = {"model": model, "messages": [{"role": "user", "content": PROMPT}]}
+    elsewhere = "" if admin == ADMIN_URL else f" --admin-url {admin}"
+    count = len(config.engines)
+    engines = f"{count} engine{'s serve' if count > 1 else ' serves'}"
+    say(f"{engines} '{model}' behind {api}/v1, policy {config.policy}. In another terminal:\n")
+    say(f"  curl -i {api}/v1/chat/completions -H 'content-type: application/json' \\")
+    say(f"    -d '{json.dumps(body)}'\n")
+    say(f"why      {_program()} explain --prompt '{PROMPT}'{elsewhere}")
+    say(f"state    {admin}/pointsman/v1/state")
+    say(f"metrics  {admin}/metrics")
+    say("stop     Ctrl-C")
+
+
+def _program() -> str:
+    """This program as it can be typed in another terminal: it may not be on the PATH."""
+    called = sys.argv[0]
+    if called == shutil.which("pointsman"):
+        return "pointsman"
+    return f"{sys.executable} -m pointsman" if called.endswith("__main__.py") else called

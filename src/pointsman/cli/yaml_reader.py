@@ -65,8 +65,10 @@ def _compose(text: str) -> yaml.Node | None:
         return yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        message = f"not YAML: {error.problem or error.context}"
+        message = "not YAML: " + ", ".join(filter(None, (error.context, error.problem)))
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        if "${" in "".join(text.splitlines()[line - 1 : line]):
+            message += '; within [] and {} a variable needs quotes: "${NAME}"'
         raise Rejected([Problem(line, column, message)]) from None
     except yaml.YAMLError as error:
         raise Rejected([Problem(1, 1, f"not YAML: {str(error).splitlines()[0]}")]) from None
