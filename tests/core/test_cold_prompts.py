@@ -1,4 +1,4 @@
-"""Prompts that nobody has cached: they go where the least work is, not where the least is cached."""
+"""Prompts that nobody has cached go where the least work is, not where the least is cached."""
 
 from collections import Counter
 
