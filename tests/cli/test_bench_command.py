@@ -84,8 +84,43 @@ async def test_each_policy_is_chosen_and_the_first_one_put_back() -> None:
     chosen = [json.loads(body)["policy"] for first, _, body in admin.requests if "PUT" in first]
     assert chosen == ["one", "two", "before"]
     assert "compared with one" in out
+    assert "errors of" not in out
     prompts = [json.loads(body)["messages"][0]["content"] for _, _, body in server.requests]
     assert len({prompt[:64] for prompt in prompts}) == 4  # no run finds another's cache
+
+
+async def test_a_policy_that_is_none_ends_before_the_first_run() -> None:
+    in_force = answers("200 OK", "application/json", b'{"policy":"one","policies":["one","two"]}')
+    async with rude_server(streams(GOOD)) as server, rude_server(in_force) as admin:
+        code, _, err = await run_bench(
+            server.url, "--model", "m", "--policy", "one,towo", "--admin-url", admin.url
+        )
+        assert server.requests == []
+    assert code == 2
+    assert "'towo' is none of one, two; did you mean 'two'?" in err
+
+
+async def test_a_comparison_names_errors_and_a_new_folder_is_made(tmp_path: Path) -> None:
+    in_force = answers("200 OK", "application/json", b'{"policy":"one"}')
+    page = tmp_path / "new" / "runs.html"
+    broken = answers("503 No", "text/plain", b"full")
+    async with rude_server(broken) as server, rude_server(in_force) as admin:
+        code, out, _ = await run_bench(
+            server.url, "--requests", "2", "--model", "m", "--policy", "one,two",
+            "--admin-url", admin.url, "--html", str(page),
+        )  # fmt: skip
+    assert code == 1
+    assert page.exists()
+    assert "errors of one" in out
+    assert "503 without a JSON error" in out
+
+
+async def test_runs_of_two_commands_share_no_prompt() -> None:
+    async with rude_server(streams(GOOD)) as server:
+        for _ in range(2):
+            await run_bench(server.url, "--requests", "1", "--model", "m")
+        prompts = [json.loads(body)["messages"][0]["content"] for _, _, body in server.requests]
+    assert prompts[0][:64] != prompts[1][:64]
 
 
 async def test_interrupt_stops_and_still_reports() -> None:
@@ -116,6 +151,9 @@ async def test_a_server_that_is_not_there_is_named() -> None:
         (["x", "--workload", "chat", "--json", "/no/folder/x.json"], "is no folder"),
         (["x", "--trace", __file__], "line 1 is in no known trace format"),
         (["x", "--speed", "0"], "--speed"),
+        (["x", "--json", str(Path(__file__).parent)], "is a folder. Remedy: name a file"),
+        (["x", "--window-s", "1", "2"], "--window-s goes with --trace"),
+        (["x", "--policy", ","], "--policy names none"),
     ],
 )
 def test_wrong_usage_ends_with_two_and_a_remedy(arguments: list[str], said: str) -> None:

@@ -1,11 +1,9 @@
 """`pointsman bench` and `pointsman compare`: load a live server, report, compare reports."""
 
 import gzip
-import os
 import resource
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,11 +14,16 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from pointsman.cli.bench_session import OnRecord, Plan, SessionError, run_plan
+from pointsman.cli.bench_output import check_outputs, write
+from pointsman.cli.bench_session import (
+    OnRecord,
+    Plan,
+    SessionError,
+    UnknownPolicyError,
+    run_plan,
+)
 from pointsman.loadgen.client import ClientLimits, parse_target
 from pointsman.loadgen.runner import Endpoint
-from pointsman.report.page import render_page
-from pointsman.report.plots import PlotsUnavailableError, require_matplotlib
 from pointsman.report.run import (
     Load,
     LoadMode,
@@ -28,9 +31,7 @@ from pointsman.report.run import (
     RunFileError,
     Workload,
     decode_runs,
-    encode_runs,
 )
-from pointsman.report.table import print_comparison, print_run
 from pointsman.traffic.arrivals import accelerate, poisson, window
 from pointsman.traffic.generate import chat, long_tail, shared_prefix
 from pointsman.traffic.ideal import ideal_hit_ratio
@@ -40,8 +41,6 @@ from pointsman.traffic.trace import Trace, TraceError, read_trace
 
 REQUESTS_DEFAULT = 200
 CONCURRENCY_DEFAULT = 16
-PIPE_COLUMNS = 160
-"""Of tables that go to a file: there is no terminal to be too narrow for them."""
 FILES_SPARE = 64
 """Descriptors left for everything but connections."""
 
@@ -86,55 +85,155 @@ Try it:
   pointsman bench localhost:8080 --trace trace.jsonl.gz --requests 600 --speed 4 --html run.html
   pointsman bench localhost:8080 --workload shared-prefix --rate 8 \\
       --policy round_robin,marginal_cost --json runs.json --html runs.html
+  pointsman compare monday.json runs.json
 
 Exit codes: 0 done, 1 a request failed or the server cannot be used, 2 wrong usage.
 """
 )
 @click.argument("url")
-@click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="Replay this trace.")
-@click.option("--workload", type=click.Choice(list(GENERATORS)), help="Or make requests up.")
-@click.option("--requests", type=_POSITIVE, help="The first N.  [default: all, or 200 made up]")
-@click.option("--window-s", type=float, nargs=2, help="Only a trace's arrivals from A to B.")
-@click.option("--concurrency", type=_POSITIVE, help="Closed loop of so many conversations.")
-@click.option("--rate", "rate_rps", type=_ABOVE_ZERO, help="Open loop, Poisson, per second.")
 @click.option(
-    "--speed", type=_ABOVE_ZERO, default=1.0, help="Arrivals and thinking X times faster."
+    "--trace",
+    "trace_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Replay this trace: JSON lines, Mooncake's or Azure's format; gzipped or not.",
 )
-@click.option("--policy", "policies", help="One run under each of these: NAME[,NAME…]")
-@click.option("--admin-url", default="http://127.0.0.1:8081", show_default=True)
-@click.option("--api-key", envvar="POINTSMAN_API_KEY", help="Sent as a bearer token.")
-@click.option("--model", help="[default: the first of /v1/models]")
-@click.option("--endpoint", type=click.Choice([e.value for e in Endpoint]), default="chat")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of arrivals and text.")
-@click.option("--timeout-s", type=_ABOVE_ZERO, default=600.0, show_default=True)
-@click.option("--connections", type=_POSITIVE, default=4096, show_default=True, help="At most.")
-@click.option("--slo-ttft-s", type=_ABOVE_ZERO, default=2.0, show_default=True, help="For goodput.")
-@click.option("--label", help="Name of the run.  [default: the policy, or what is sent]")
-@click.option("--json", "json_file", help="Write the runs; - for stdout.")
-@click.option("--html", "html_file", type=click.Path(path_type=Path), help="Write a page.")
+@click.option(
+    "--workload",
+    type=click.Choice(list(GENERATORS)),
+    metavar="NAME",
+    help=f"Or make requests up: {', '.join(GENERATORS)}.  [default: shared-prefix]",
+)
+@click.option(
+    "--requests",
+    type=_POSITIVE,
+    metavar="N",
+    help="The first N.  [default: all of a trace, or 200 made up]",
+)
+@click.option(
+    "--window-s",
+    type=float,
+    nargs=2,
+    metavar="A B",
+    help="Only a trace's arrivals from second A to B.",
+)
+@click.option(
+    "--concurrency", type=_POSITIVE, metavar="N", help="Closed loop of so many conversations."
+)
+@click.option(
+    "--rate", "rate_rps", type=_ABOVE_ZERO, metavar="X", help="Open loop, Poisson, per second."
+)
+@click.option(
+    "--speed",
+    type=_ABOVE_ZERO,
+    metavar="X",
+    default=1.0,
+    show_default=True,
+    help="Arrivals and thinking X times faster.",
+)
+@click.option(
+    "--policy",
+    "policies",
+    metavar="NAME[,NAME…]",
+    help="One run under each, set at the admin plane; then the old one is put back.",
+)
+@click.option(
+    "--admin-url",
+    metavar="URL",
+    default="http://127.0.0.1:8081",
+    show_default=True,
+    help="The admin plane, for --policy.",
+)
+@click.option(
+    "--api-key",
+    metavar="KEY",
+    envvar="POINTSMAN_API_KEY",
+    show_envvar=True,
+    help="Sent as a bearer token.",
+)
+@click.option(
+    "--model", metavar="NAME", help="The model to ask for.  [default: the first of /v1/models]"
+)
+@click.option(
+    "--endpoint",
+    type=click.Choice([e.value for e in Endpoint]),
+    default="chat",
+    show_default=True,
+    help="Which API is spoken.",
+)
+@click.option(
+    "--seed", type=int, metavar="N", default=0, show_default=True, help="Of arrivals and lengths."
+)
+@click.option(
+    "--timeout-s",
+    type=_ABOVE_ZERO,
+    metavar="SECONDS",
+    default=600.0,
+    show_default=True,
+    help="A request that takes longer has failed.",
+)
+@click.option(
+    "--connections",
+    type=_POSITIVE,
+    metavar="N",
+    default=4096,
+    show_default=True,
+    help="At once, at most.",
+)
+@click.option(
+    "--slo-ttft-s",
+    type=_ABOVE_ZERO,
+    metavar="SECONDS",
+    default=2.0,
+    show_default=True,
+    help="Goodput counts answers whose first token came within this.",
+)
+@click.option(
+    "--label", metavar="TEXT", help="Name of the run.  [default: the policy, or what is sent]"
+)
+@click.option("--json", "json_file", metavar="FILE", help="Write the runs; - is stdout.")
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a page with plots.",
+)
 def bench(**given: Any) -> None:
     """Send a stream of requests to an OpenAI-compatible server and report.
 
     A trace arrives by its own clock unless --rate or --concurrency says otherwise; made-up
     requests run as a closed loop of 16 conversations. A chat at a --rate has turns that follow
-    from answers at 50 tokens/s; with --concurrency they follow from the real ones.
+    from answers at 50 tokens/s; with --concurrency they follow from the real ones. Ctrl-C ends
+    the run and reports what there is.
     """
     options = BenchOptions(**given)
-    _check_outputs(options.json_file, options.html_file)
-    runs = _run(_plan(options))
-    _write(runs, options.json_file, options.html_file)
+    plan = _plan(options)
+    check_outputs(options.json_file, options.html_file)
+    runs = _run(plan)
+    write(runs, options.json_file, options.html_file)
     sys.exit(any(run.interrupted or any(r.failed for r in run.records) for run in runs))
 
 
-@click.command()
-@click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option("--html", "html_file", type=click.Path(path_type=Path), help="Write a page.")
-def compare(files: tuple[Path, ...], html_file: Path | None) -> None:
-    """Compare runs written by `pointsman bench --json`; the first one is the baseline.
+@click.command(
+    epilog="""\b
+Try it:
+  pointsman compare before.json after.json --html compared.html
 
-    Exit codes: 0 done, 2 wrong usage or a file that holds no runs.
-    """
-    _check_outputs(None, html_file)
+Exit codes: 0 done, 2 wrong usage or a file that holds no runs.
+"""
+)
+@click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a page with plots.",
+)
+def compare(files: tuple[Path, ...], html_file: Path | None) -> None:
+    """Compare runs written by `pointsman bench --json`; the first one is the baseline."""
+    check_outputs(None, html_file)
     runs: list[Run] = []
     for path in files:
         try:
@@ -145,7 +244,7 @@ def compare(files: tuple[Path, ...], html_file: Path | None) -> None:
             raise click.UsageError(f"{path}: {error}") from None
     if len(runs) < 2:
         raise click.UsageError("One run cannot be compared. Give a second file.")
-    _write(tuple(runs), None, html_file)
+    write(tuple(runs), None, html_file)
 
 
 def read_trace_file(path: Path) -> Trace:
@@ -156,7 +255,8 @@ def read_trace_file(path: Path) -> Trace:
             raw.seek(0)
             return read_trace(gzip.GzipFile(fileobj=raw) if zipped else raw, name=str(path))
     except (OSError, EOFError) as error:
-        raise click.UsageError(f"{path}: {error}. Remedy: give a readable, whole file.") from None
+        cause = getattr(error, "strerror", None) or error
+        raise click.UsageError(f"{path}: {cause}. Remedy: give a readable, whole file.") from None
     except TraceError as error:
         raise click.UsageError(str(error)) from None
 
@@ -167,9 +267,14 @@ def _plan(options: BenchOptions) -> Plan:
         raise click.UsageError("--trace and --workload exclude each other.")
     if options.concurrency and options.rate_rps:
         raise click.UsageError("--concurrency and --rate (open loop) exclude each other.")
+    if options.window_s and not options.trace_file:
+        raise click.UsageError("--window-s goes with --trace: made-up requests are no recording.")
+    policies = tuple(filter(None, (options.policies or "").split(",")))
+    if options.policies is not None and not policies:
+        raise click.UsageError("--policy names none. Remedy: give one like round_robin.")
     try:
         target = parse_target(options.url)
-        admin = parse_target(options.admin_url) if options.policies else None
+        admin = parse_target(options.admin_url) if policies else None
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     name, stream, notes = _stream(options)
@@ -185,7 +290,7 @@ def _plan(options: BenchOptions) -> Plan:
             notes=notes,
         ),
         load=_load(options),
-        policies=tuple(filter(None, (options.policies or "").split(","))),
+        policies=policies,
         label=options.label or name,
         model=options.model,
         api_key=options.api_key,
@@ -268,53 +373,10 @@ def _run(plan: Plan) -> tuple[Run, ...]:
 
         try:
             return tuple(uvloop.run(run_plan(plan, begin=begin)))
+        except UnknownPolicyError as error:
+            bar.stop()
+            raise click.UsageError(str(error)) from None
         except SessionError as error:
             bar.stop()
             print(f"pointsman bench: {error}", file=sys.stderr)
             sys.exit(1)
-
-
-def _check_outputs(json_file: str | None, html_file: Path | None) -> None:
-    """Find out before the run, not after it, that a report cannot be written."""
-    if html_file:
-        try:
-            require_matplotlib()
-        except PlotsUnavailableError as error:
-            raise click.UsageError(f"--html: {error}") from None
-    for path in (html_file, Path(json_file) if json_file and json_file != "-" else None):
-        if path and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
-            raise click.UsageError(f"{path.parent} is no folder that can be written to.")
-
-
-def _write(runs: Sequence[Run], json_file: str | None, html_file: Path | None) -> None:
-    runs = tuple(runs)
-    if json_file == "-":
-        sys.stdout.buffer.write(encode_runs(runs))
-        sys.stdout.buffer.flush()
-    else:
-        console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
-        if len(runs) == 1:
-            print_run(console, runs[0])
-        else:
-            print_comparison(console, runs)
-    if json_file and json_file != "-":
-        _replace(Path(json_file), encode_runs(runs))
-    if html_file:
-        _replace(html_file, render_page(runs).encode())
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all."""
-    with tempfile.NamedTemporaryFile(
-        dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as part:
-        try:
-            part.write(data)
-            part.flush()
-            umask = os.umask(0)
-            os.umask(umask)
-            Path(part.name).chmod(0o666 & ~umask)  # as open() would have made it
-            Path(part.name).replace(path)
-        except BaseException:
-            Path(part.name).unlink(missing_ok=True)
-            raise

@@ -1,13 +1,15 @@
 """The live part of `pointsman bench`: one run a policy, on uvloop, stopped by Ctrl-C."""
 
 import asyncio
+import secrets
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 
 import msgspec
 
+from pointsman.cli.config_file import unknown_name
 from pointsman.loadgen.client import ClientLimits, LoadClient, Target
 from pointsman.loadgen.runner import Endpoint, LoadOptions, LoadRun
 from pointsman.report.run import Load, Run, Workload
@@ -19,6 +21,10 @@ POLICY_PATH = "/pointsman/v1/policy"
 
 class SessionError(Exception):
     """The server or its admin port did not do what the bench needs before it can begin."""
+
+
+class UnknownPolicyError(SessionError):
+    """The server has no policy of that name."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +48,8 @@ OnRecord = Callable[[RequestRecord], None]
 
 
 async def run_plan(plan: Plan, *, begin: Callable[[str], OnRecord]) -> list[Run]:
-    """Run once for each policy; `begin` is told each run's label. Raises SessionError.
+    """Run once for each policy; `begin` is told each run's label. Raises SessionError, and that
+    before the first run where it can be known.
 
     The policy that was in force before is put back at the end. After Ctrl-C the runs so far are
     returned, the last one marked as interrupted.
@@ -53,7 +60,7 @@ async def run_plan(plan: Plan, *, begin: Callable[[str], OnRecord]) -> list[Run]
         return [await _run(plan, model, policy=None, number=0, on_record=begin(plan.label))]
     assert plan.admin is not None, "policies without an admin URL"
     admin = LoadClient(plan.admin)
-    before = await _policy_in_force(admin)
+    before = await _policy_in_force(admin, plan.policies)
     try:
         for number, policy in enumerate(plan.policies):
             await _choose_policy(admin, policy)
@@ -70,14 +77,17 @@ async def run_plan(plan: Plan, *, begin: Callable[[str], OnRecord]) -> list[Run]
 async def _run(
     plan: Plan, model: str, *, policy: str | None, number: int, on_record: OnRecord
 ) -> Run:
-    """Each run has its own salt: the prompts of one do not find the caches that another filled."""
+    """Each run has its own salt: its prompts do not find the caches that another one filled, be
+    it of this command or of one before. Lengths and shared parts stay as the seed says.
+    """
+    run_id = f"bench-{secrets.token_hex(3)}-{number}"
     client = LoadClient(plan.target, api_key=plan.api_key, limits=plan.limits)
     options = LoadOptions(
         model=model,
         endpoint=plan.endpoint,
         concurrency=plan.load.concurrency,
-        salt=f"{plan.workload.seed}/{number}",
-        run_id=f"bench-{plan.workload.seed}-{number}",
+        salt=run_id,
+        run_id=run_id,
     )
     load = LoadRun(client, plan.requests, options, on_record=on_record)
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -130,6 +140,7 @@ class _Models(msgspec.Struct):
 
 class _Policy(msgspec.Struct):
     policy: str
+    policies: list[str] = []
 
 
 async def _first_model(plan: Plan) -> str:
@@ -145,22 +156,30 @@ async def _first_model(plan: Plan) -> str:
         models, status = [], 0
     finally:
         client.close()
+    where = f"{plan.target.authority}{plan.target.base_path}/v1/models"
     if status == 401:
-        raise SessionError("/v1/models answers 401. Remedy: give --api-key.")
+        raise SessionError(f"{where} answers 401. Remedy: give --api-key.")
     if not models:
-        raise SessionError("/v1/models lists no model. Remedy: give --model.")
+        raise SessionError(
+            f"{where} lists no model. Remedy: give the URL of an OpenAI-compatible API, or --model."
+        )
     return models[0].id
 
 
-async def _policy_in_force(admin: LoadClient) -> str:
+async def _policy_in_force(admin: LoadClient, wanted: Sequence[str]) -> str:
+    """The policy there is. Raises UnknownPolicyError if there is none of a name in `wanted`."""
     status, body = await _ask_admin(admin, "GET", b"")
     try:
-        return msgspec.json.decode(body, type=_Policy).policy
+        found = msgspec.json.decode(body, type=_Policy)
     except msgspec.DecodeError:
         raise SessionError(
-            f"{POLICY_PATH} answers {status} and no policy. Remedy: --admin-url must name the "
-            "admin port of Pointsman (by default 8081)."
+            f"{admin.target.authority}{POLICY_PATH} answers {status} and no policy. "
+            "Remedy: --admin-url must name the admin port of Pointsman (by default 8081)."
         ) from None
+    for name in wanted:
+        if found.policies and name not in found.policies:
+            raise UnknownPolicyError(f"--policy: {unknown_name(name, found.policies)}")
+    return found.policy
 
 
 async def _choose_policy(admin: LoadClient, policy: str) -> None:
@@ -175,5 +194,6 @@ async def _ask_admin(admin: LoadClient, method: str, body: bytes) -> tuple[int, 
         return await admin.fetch(method, POLICY_PATH, body)
     except ConnectionError as error:
         raise SessionError(
-            f"admin port {admin.target.authority}: {error}. Remedy: give --admin-url."
+            f"admin port {admin.target.authority}: {error}. "
+            "Remedy: start the server, or mend --admin-url."
         ) from None

@@ -137,7 +137,7 @@ def _workload_line(run: Run) -> str:
 def _tiles(summary: Summary) -> str:
     """Value, name and one line of context each."""
     ttft, e2e = summary.ttft_s, summary.e2e_s
-    met = f"{percent(summary.slo_attainment)} within {seconds(summary.slo_ttft_s)}"
+    met = f"{percent(summary.slo_attainment)} in {seconds(summary.slo_ttft_s)}"
     tiles = (
         (count(summary.ok), "requests ended well", f"of {count(summary.requests)}"),
         (count(summary.errors), "errors", f"{summary.interrupted} interrupted"),

@@ -20,9 +20,13 @@ from pointsman.traffic.outcome import Outcome
 SERIES_MAX = 8
 """Colours that can still be told apart; further nodes are drawn as one."""
 POINTS_MAX = 1500
-BINS = 48
+BINS_MAX = 48
+REQUESTS_PER_BIN = 4
+"""A bar of fewer says more about chance than about the rate."""
 LOG_FROM = 12
 """Times the median from which the longest value needs a logarithmic axis to show the rest."""
+DECADES_OF_1_2_5 = 1_000
+"""Spans up to this get ticks at 1, 2 and 5; wider ones at powers of ten."""
 _INK, _GRID = "#010101", "#020202"
 _SERIES = tuple(f"#0300{number:02x}" for number in range(SERIES_MAX))
 
@@ -59,7 +63,7 @@ def cdf(runs: Sequence[Run], *, field: str, name: str) -> str:
         axes.set_ylim(0, 1.01)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         if everything and everything[-1] > LOG_FROM * everything[len(everything) // 2]:
-            axes.set_xscale("log")
+            _logarithmic(axes, "x")
         _seconds_axis(axes.xaxis)
         return drawing.svg()
 
@@ -70,7 +74,8 @@ def ttft_over_time(run: Run, *, name: str) -> str:
         axes = drawing.axes
         ok = [record for record in run.records if record.ttft_s is not None and not record.failed]
         ok = ok[:: max(1, -(-len(ok) // POINTS_MAX))]
-        dots = {"linestyle": "none", "marker": "o", "markersize": 2.6, "markeredgewidth": 0}
+        size = 2.6 if len(ok) > POINTS_MAX // 4 else 4.5
+        dots = {"linestyle": "none", "marker": "o", "markersize": size, "markeredgewidth": 0}
         axes.plot(
             [record.due_s for record in ok],
             [record.ttft_s for record in ok],
@@ -84,7 +89,7 @@ def ttft_over_time(run: Run, *, name: str) -> str:
             axes.plot(failed, [0.0] * len(failed), "x", color=_SERIES[3], markersize=5, **floor)
         waits = sorted(record.ttft_s for record in ok if record.ttft_s)
         if waits and waits[-1] > LOG_FROM * waits[len(waits) // 2]:
-            axes.set_yscale("log")
+            _logarithmic(axes, "y")
         else:
             axes.set_ylim(bottom=0)
         axes.axhline(run.slo_ttft_s, color=_INK, linewidth=0.8, linestyle=(0, (4, 3)), alpha=0.5)
@@ -99,16 +104,16 @@ def requests_per_node(run: Run, summary: Summary, *, name: str) -> str:
         axes = drawing.axes
         names = node_series(summary)
         end_s = max(record.sent_s for record in run.records) or 1.0
-        width_s = end_s / BINS
-        rows = {series: [0.0] * BINS for series in names}
+        bins = min(BINS_MAX, max(8, len(run.records) // REQUESTS_PER_BIN))
+        width_s = end_s / bins
+        rows = {series: [0.0] * bins for series in names}
         for record in run.records:
             if record.node:
                 series = record.node if record.node in rows else names[-1]
-                rows[series][min(int(record.sent_s / width_s), BINS - 1)] += 1 / width_s
-        middles = [(place + 0.5) * width_s for place in range(BINS)]
-        axes.stackplot(
-            middles, *rows.values(), colors=_SERIES[: len(rows)], alpha=0.85, linewidth=0
-        )
+                rows[series][min(int(record.sent_s / width_s), bins - 1)] += 1 / width_s
+        middles = [(place + 0.5) * width_s for place in range(bins)]
+        colours = _SERIES[: len(rows)]
+        axes.stackplot(middles, *rows.values(), colors=colours, alpha=0.85, linewidth=0)
         axes.set_xlim(0, end_s)
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} /s")
@@ -208,6 +213,16 @@ def _steps(values: Sequence[float]) -> tuple[list[float], list[float]]:
     step = max(1, count * 3 // POINTS_MAX)
     places = sorted({*range(0, count, step), count - 1}) if count else []
     return [values[place] for place in places], [(place + 1) / count for place in places]
+
+
+def _logarithmic(axes: Any, which: str) -> None:
+    """1, 2, 5, 10: a scale that spans one decade must not end up with a single number."""
+    ticker: Any = import_module("matplotlib.ticker")
+    getattr(axes, f"set_{which}scale")("log")
+    axis = getattr(axes, f"{which}axis")
+    low, high = axis.get_data_interval()
+    if low > 0 and high / low < DECADES_OF_1_2_5:
+        axis.set_major_locator(ticker.LogLocator(base=10, subs=(1, 2, 5), numticks=16))
 
 
 def _seconds_axis(axis: Any) -> None:

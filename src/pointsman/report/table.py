@@ -25,7 +25,8 @@ def print_run(console: Console, run: Run) -> None:
     """One run: totals, latencies, nodes, errors."""
     summary = run.summary()
     _say(console, f"[bold]{escape(run.label)}[/bold]  {escape(run.target)}  {escape(run.model)}")
-    _say(console, _totals(run, summary))
+    for line in _totals(run, summary):
+        _say(console, line)
     for note in run.workload.notes:
         _say(console, f"[dim]{escape(note)}[/dim]")
     console.print(_latencies(summary))
@@ -53,6 +54,9 @@ def print_comparison(console: Console, runs: Sequence[Run]) -> None:
             cells += [shown(value, metric.show), f"[{style}]{ratio(value, values[0])}[/{style}]"]
         table.add_row(metric.name, *cells)
     console.print(table)
+    for run, summary in zip(runs, summaries, strict=True):
+        if summary.error_groups:
+            console.print(_errors(summary, title=f"errors of {escape(run.label)}"))
     for note in differences(runs):
         _say(console, f"[yellow]{escape(note)}[/yellow]")
 
@@ -69,22 +73,25 @@ def _better(value: float | None, base: float | None, direction: int) -> int:
     return direction if value > base else -direction
 
 
-def _totals(run: Run, summary: Summary) -> str:
+def _totals(run: Run, summary: Summary) -> tuple[str, str]:
+    """What happened; how good that was. Two lines, since one is wider than most terminals."""
     errors = f"[red]{summary.errors} errors[/red]" if summary.errors else "no errors"
     objective = f"TTFT ≤ {seconds(summary.slo_ttft_s)}, {percent(summary.slo_attainment)}"
     hits, ideal = shown(summary.hit_ratio, percent), shown(summary.ideal_hit_ratio, percent)
-    parts = [
+    what = [
         f"{summary.ok} of {summary.requests} requests in {seconds(summary.duration_s)}",
         errors,
         rate(summary.throughput_rps),
+    ]
+    if summary.interrupted:
+        what.append(f"{summary.interrupted} interrupted")
+    if run.interrupted:
+        what.append("stopped early")
+    how = [
         f"goodput {rate(summary.goodput_rps)} ({objective})",
         f"hit ratio {hits}, ideal {ideal}",
     ]
-    if summary.interrupted:
-        parts.append(f"{summary.interrupted} interrupted")
-    if run.interrupted:
-        parts.append("stopped early")
-    return " · ".join(parts)
+    return " · ".join(what), " · ".join(how)
 
 
 def _latencies(summary: Summary) -> Table:
@@ -121,8 +128,9 @@ def _nodes(summary: Summary) -> Table:
     return table
 
 
-def _errors(summary: Summary) -> Table:
-    table = Table("errors", "outcome", "cause", "first message")
+def _errors(summary: Summary, *, title: str | None = None) -> Table:
+    columns = ("errors", "outcome", "cause", "first message")
+    table = Table(*columns, title=title, title_justify="left")
     table.columns[0].justify = "right"
     for group in summary.error_groups:
         cells = (str(group.requests), group.outcome, group.cause, group.example)

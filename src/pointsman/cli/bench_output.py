@@ -1,0 +1,76 @@
+"""Where the runs of `bench` and `compare` go: the terminal, a JSON file, a page."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from pointsman.report.page import render_page
+from pointsman.report.plots import PlotsUnavailableError, require_matplotlib
+from pointsman.report.run import Run, encode_runs
+from pointsman.report.table import print_comparison, print_run
+
+PIPE_COLUMNS = 160
+"""Of tables that go to a file: there is no terminal to be too narrow for them."""
+
+
+def check_outputs(json_file: str | None, html_file: Path | None) -> None:
+    """Find out before the run, not after it, that a report cannot be written.
+
+    The folder of a report is made if only the folder is missing.
+    """
+    if html_file:
+        try:
+            require_matplotlib()
+        except PlotsUnavailableError as error:
+            raise click.UsageError(f"--html: {error}") from None
+    for path in (html_file, Path(json_file) if json_file and json_file != "-" else None):
+        if path is None:
+            continue
+        if path.is_dir():
+            raise click.UsageError(f"{path} is a folder. Remedy: name a file in it.")
+        with suppress(OSError):
+            path.parent.mkdir(exist_ok=True)
+        if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+            raise click.UsageError(
+                f"{path}: {path.parent} is no folder that can be written to. Remedy: make it."
+            )
+
+
+def write(runs: Sequence[Run], json_file: str | None, html_file: Path | None) -> None:
+    runs = tuple(runs)
+    if json_file == "-":
+        sys.stdout.buffer.write(encode_runs(runs))
+        sys.stdout.buffer.flush()
+    else:
+        console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+        if len(runs) == 1:
+            print_run(console, runs[0])
+        else:
+            print_comparison(console, runs)
+    if json_file and json_file != "-":
+        _replace(Path(json_file), encode_runs(runs))
+    if html_file:
+        _replace(html_file, render_page(runs).encode())
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all."""
+    with tempfile.NamedTemporaryFile(
+        dir=path.parent, prefix=f".{path.name}.", delete=False
+    ) as part:
+        try:
+            part.write(data)
+            part.flush()
+            umask = os.umask(0)
+            os.umask(umask)
+            Path(part.name).chmod(0o666 & ~umask)  # as open() would have made it
+            Path(part.name).replace(path)
+        except BaseException:
+            Path(part.name).unlink(missing_ok=True)
+            raise
