@@ -190,6 +190,7 @@ class SchedulerService:
             self._process(event)
             while self._inbox:
                 self._process(self._inbox.popleft())
+            self._catch_up()
         finally:
             self._delivering = False
         deadline_s = self.scheduler.next_deadline_s()
@@ -259,6 +260,13 @@ class SchedulerService:
         effects = self.scheduler.step(event, self.now_s())
         observer.decided(time.perf_counter() - begun_s)
         return effects
+
+    def _catch_up(self) -> None:
+        try:
+            self.scheduler.catch_up()
+        except Exception:  # as above
+            self.counters.steps_failed += 1
+            log.exception("the scheduler failed to catch up")
 
     def _after_failure(self, event: Event) -> list[Effect]:
         """A refusal for the request at hand, and a settlement for what the core still holds."""

@@ -21,6 +21,7 @@ and not work: requests that wait behind each other do not add it up.
 
 import msgspec
 
+from pointsman.core.calibration import Speeds
 from pointsman.core.cluster import Node
 from pointsman.core.decision import Candidate
 from pointsman.core.ledger import Ledger
@@ -78,7 +79,7 @@ def candidate(
         decode_s,
         work_s * (batch + 1),
         0.5 * output * per_sequence_s * batch,
-        running_s(node) if node.inflight else 0.0,
+        running_s(node, speeds),
         blocks,
         fits,
         calibration.calibrated,
@@ -94,11 +95,10 @@ def _kv_wait_s(node: Node, ledger: Ledger, blocks: int, decode_s: float) -> floa
     return decode_s * (blocks - free) / leased
 
 
-def running_s(node: Node) -> float:
+def running_s(node: Node, speeds: Speeds) -> float:
     """Remaining decode time of what runs on `node`: requests are half done on average."""
     if not node.inflight:
         return 0.0
-    speeds = node.speeds
     mean_output = node.output_tokens / node.inflight
     batch_s = speeds.sequence_s * node.inflight + speeds.kv_token_s * node.kv_tokens
     return 0.5 * mean_output * (speeds.step_s + batch_s)

@@ -45,14 +45,12 @@ class Flight:
         "work",
     )
 
-    def __init__(
-        self, attempt: Attempt, demand: Demand, node: Node, row: Candidate, credit: Credit
-    ) -> None:
+    def __init__(self, attempt: Attempt, demand: Demand, node: Node, row: Candidate) -> None:
         self.attempt = attempt
         self.demand = demand
         self.node = node
         self.predicted = row
-        self.credit = credit
+        self.credit: Credit | None = None  # of its prompt's blocks, once that is caught up
         self.started_s: float | None = None
         share = row.queue_s / node.queue_s if node.queue_s > 0 else 0.0
         self.queue_attention = node.queue_attention * share

@@ -73,7 +73,7 @@ def node_view(node: Node, ledger: Ledger, residency: Residency, now_s: float) ->
         foreign=node.foreign(now_s),
         concurrency_max=node.concurrency_max,
         queue_s=node.queue_ahead_s(now_s),
-        remaining_s=node.queue_ahead_s(now_s) + running_s(node),
+        remaining_s=node.queue_ahead_s(now_s) + running_s(node, node.speeds),
         kv_blocks_leased=ledger.leased(node.id),
         kv_blocks=node.facts.kv_blocks,
         trust=node.trust,

@@ -48,7 +48,7 @@ from pointsman.core.options import SchedulerOptions
 from pointsman.core.policies import catalog
 from pointsman.core.policies.base import Choice, Hold
 from pointsman.core.request import Outcome, Request
-from pointsman.core.residency import Residency
+from pointsman.core.residency import Credit, Residency
 from pointsman.core.router import Refusal, Route, Router
 
 
@@ -93,6 +93,7 @@ class Scheduler:
             ratios=self._ratios,
         )
         self._flights: dict[RequestId, Flight] = {}
+        self._uncredited: Flight | None = None
         self._assumed_starts: list[tuple[float, RequestId]] = []
         self.stats = Stats()
         self._handlers: dict[type, Callable[[Any, float], list[Effect]]] = {
@@ -108,8 +109,18 @@ class Scheduler:
 
     def step(self, event: Event, now_s: float) -> list[Effect]:
         """Take one event in. `now_s` never goes back."""
-        self._assume_starts(now_s)
+        self.catch_up()
+        if self._assumed_starts:
+            self._assume_starts(now_s)
         return self._handlers[type(event)](event, now_s)
+
+    def catch_up(self) -> None:
+        """Credit the last placement with its prompt. Nobody waits for that before the next
+        question: so it is done then, or before by who has delivered the placement."""
+        flight = self._uncredited
+        if flight is not None:
+            self._uncredited = None
+            flight.credit = self._residency.credit(flight.node, flight.request.prompt)
 
     # --- requests ----------------------------------------------------------------------
 
@@ -143,9 +154,8 @@ class Scheduler:
         assert node is not None, row.node
         decision = self._record(attempt, route, now_s)
         self._ledger.reserve(request.id, node.id, row.kv_blocks, now_s)
-        credit = self._residency.credit(node, request.prompt)
-        flight = Flight(attempt, route.demand, node, row, credit)
-        self._flights[request.id] = flight
+        flight = Flight(attempt, route.demand, node, row)
+        self._flights[request.id] = self._uncredited = flight
         node.book(request.id, flight.work, now_s)
         self._cluster.placed(node)
         self._policy.placed(request, row)
@@ -202,13 +212,12 @@ class Scheduler:
         return self._place(attempt, route, now_s)
 
     def _settled(self, event: Settled, now_s: float) -> list[Effect]:
-        if self._held.remove(event.request_id) is not None:
-            self.stats.settled += 1
-            return []
         flight = self._flights.pop(event.request_id, None)
-        if flight is None:
+        if flight is None and self._held.remove(event.request_id) is None:
             return self._stale()
         self.stats.settled += 1
+        if flight is None:
+            return []
         if flight.answered(event.outcome):
             self._finish(flight, event.outcome, now_s)
         else:
@@ -219,17 +228,22 @@ class Scheduler:
         """The node ran it to some end: it holds the prompt, and nothing else of it."""
         flight.node.reachable()
         learn(flight, outcome, self._lengths, self._ratios, now_s)
-        self._ledger.release(flight.request.id)
-        flight.node.unbook(flight.request.id, flight.work, now_s)
-        if self._cluster.get(flight.node.id) is flight.node:
-            self._residency.settle(flight.node, flight.credit)
+        if (credit := self._unbook(flight, now_s)) is not None:
+            self._residency.settle(flight.node, credit)
 
     def _undo(self, flight: Flight, now_s: float) -> None:
         """The node never began it."""
-        self._ledger.release(flight.request.id)
-        flight.node.unbook(flight.request.id, flight.work, now_s)
-        if self._cluster.get(flight.node.id) is flight.node:
-            self._residency.withdraw(flight.credit)
+        if (credit := self._unbook(flight, now_s)) is not None:
+            self._residency.withdraw(credit)
+
+    def _unbook(self, flight: Flight, now_s: float) -> Credit | None:
+        """Give back what it had of its node, but for the credit: that one stands for as long
+        as the incarnation does."""
+        request_id, node = flight.request.id, flight.node
+        assert flight.credit is not None, request_id
+        self._ledger.release(request_id)
+        node.unbook(request_id, flight.work, now_s)
+        return flight.credit if self._cluster.get(node.id) is node else None
 
     # --- held requests -----------------------------------------------------------------
 
@@ -303,6 +317,7 @@ class Scheduler:
         return []
 
     def _route(self, attempt: Attempt, now_s: float) -> Route:
+        self.catch_up()
         return self._router.route(
             attempt.request, self._policy, self._rng, tried=attempt.tried, now_s=now_s
         )
@@ -318,7 +333,8 @@ class Scheduler:
         return self._policy.name
 
     def explain(self, request: Request, now_s: float) -> Decision:
-        """What would be decided, with every candidate and exclusion. Changes nothing."""
+        """What would be decided, with every candidate and exclusion. Decides nothing."""
+        self.catch_up()
         attempt = Attempt(self._router.with_model(request), now_s)
         route = self._router.route(
             attempt.request, self._policy, Random(0), tried=(), now_s=now_s, every_node=True
@@ -340,6 +356,7 @@ class Scheduler:
         return any(node.serving for node in self._cluster.nodes)
 
     def nodes(self, now_s: float) -> list[records.NodeView]:
+        self.catch_up()
         return [
             records.node_view(n, self._ledger, self._residency, now_s) for n in self._cluster.nodes
         ]
@@ -354,6 +371,7 @@ class Scheduler:
 
     @property
     def index_bytes(self) -> int:
+        self.catch_up()
         return self._residency.bytes()
 
     def next_deadline_s(self) -> float | None:

@@ -90,7 +90,7 @@ def test_a_node_keeps_what_it_learned_itself_in_another_class() -> None:
     (slow, _), _ = grown_up(3, 1)
     moved = slow.within(Calibration())
     assert moved.within(Calibration()) is not moved
-    moved.deviates = True
+    moved._holding = moved._own
     assert moved.speeds() == slow.speeds()
 
 

@@ -26,7 +26,7 @@ answer in this time."""
 class Pace:
     """A node's own calibration beside its class's, and which of them holds."""
 
-    __slots__ = ("_class", "_confirmed_s", "_decode", "_own", "_prefill", "_trying", "deviates")
+    __slots__ = ("_class", "_confirmed_s", "_decode", "_holding", "_own", "_prefill", "_trying")
 
     def __init__(self, shared: Calibration, own: Calibration | None = None) -> None:
         self._class = shared
@@ -35,7 +35,7 @@ class Pace:
         self._decode = 0.0
         self._confirmed_s = 0.0
         self._trying = False
-        self.deviates = False
+        self._holding = shared  # what its speeds are read from
 
     def __repr__(self) -> str:
         return f"<Pace {self._prefill:+.2f} {self._decode:+.2f} of {self._class}>"
@@ -57,15 +57,11 @@ class Pace:
         """The speeds to count on at `now_s`: the class's for a node on trial."""
         return self._class.speeds() if self.on_trial(now_s) else self._holding.speeds()
 
-    @property
-    def _holding(self) -> Calibration:
-        return self._own if self.deviates else self._class
-
     # --- trials ------------------------------------------------------------------------
 
     def on_trial(self, now_s: float) -> bool:
         """Whether the node is believed slow on old evidence only."""
-        if not self.deviates or now_s - self._confirmed_s <= TRIAL_AFTER_S:
+        if self._holding is self._class or now_s - self._confirmed_s <= TRIAL_AFTER_S:
             return False
         return max(self._decode, self._prefill) > _DEAD_BAND
 
@@ -128,5 +124,6 @@ class Pace:
 
     def _learners(self) -> tuple[Calibration, ...]:
         """Who learns from this sample: the node, and its class if the node is one of it."""
-        self.deviates = max(abs(self._prefill), abs(self._decode)) > _DEAD_BAND
-        return (self._own,) if self.deviates else (self._own, self._class)
+        deviates = max(abs(self._prefill), abs(self._decode)) > _DEAD_BAND
+        self._holding = self._own if deviates else self._class
+        return (self._own,) if deviates else (self._own, self._class)

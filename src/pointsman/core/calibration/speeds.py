@@ -43,9 +43,13 @@ _QUEUED_WEIGHT_MIN = 0.1
 
 
 class Calibration:
-    """Learns `Speeds` online; before data they are the prior, scaled or not."""
+    """Learns `Speeds` online; before data they are the prior, scaled or not.
 
-    __slots__ = ("_calibrated", "_decode", "_prefill", "known", "prior")
+    `calibrated` says whether there was enough data, and the speeds described it. It stays so:
+    a fit follows its engine, and to change policy in the middle of an overload helps nobody.
+    """
+
+    __slots__ = ("_decode", "_prefill", "calibrated", "known", "prior")
 
     def __init__(self, prior: Speeds = PRIOR) -> None:
         self.prior = prior
@@ -54,7 +58,7 @@ class Calibration:
         )
         self._decode = Fit((prior.step_s, prior.sequence_s, prior.kv_token_s))
         self.known: Speeds | None = prior
-        self._calibrated = False
+        self.calibrated = False
 
     def __repr__(self) -> str:
         return f"<Calibration {self._prefill} {self._decode}>"
@@ -85,8 +89,12 @@ class Calibration:
     def _observe(
         self, fit: Fit, work: tuple[float, float, float], seconds: float, weight: float
     ) -> None:
-        if isfinite(seconds) and seconds > 0 and fit.observe(work, seconds, weight):
+        if not isfinite(seconds) or seconds <= 0:
+            return
+        if fit.observe(work, seconds, weight):
             self.known = None
+        if not self.calibrated:
+            self.calibrated = _is_sane(self._prefill) and _is_sane(self._decode)
 
     def speeds(self) -> Speeds:
         """The speeds as known now."""
@@ -108,14 +116,6 @@ class Calibration:
     def step_error(self) -> float | None:
         """The same of decode steps."""
         return self._decode.error
-
-    @property
-    def calibrated(self) -> bool:
-        """Whether there was enough data, and the speeds described it. It stays so: a fit
-        follows its engine, and to change policy in the middle of an overload helps nobody."""
-        if not self._calibrated:
-            self._calibrated = _is_sane(self._prefill) and _is_sane(self._decode)
-        return self._calibrated
 
 
 def _is_sane(fit: Fit) -> bool:
