@@ -55,7 +55,10 @@ class Pace:
 
     def speeds_at(self, now_s: float) -> Speeds:
         """The speeds to count on at `now_s`: the class's for a node on trial."""
-        return self._class.speeds() if self.on_trial(now_s) else self._holding.speeds()
+        holding = self._holding
+        if holding is not self._class and self.on_trial(now_s):
+            holding = self._class
+        return holding.speeds()
 
     # --- trials ------------------------------------------------------------------------
 
