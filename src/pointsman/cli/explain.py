@@ -148,7 +148,7 @@ def _leave(code: int, message: str) -> NoReturn:
 # --- for people ---------------------------------------------------------------------------
 
 _TERMS = ("queue_s", "prefill_s", "kv_wait_s", "decode_s", "stall_s", "slowdown_s")
-_HEADERS = ("hit", "new", "running", "queue", "prefill", "kv wait", "decode", "stall", "slowdown")
+_HEADERS = ("hit", "new", "running", "queue", "prefill", "kv wait", "decode", "stall", "slowed")
 
 _INELIGIBLE: Mapping[Ineligible, str] = MappingProxyType(
     {
@@ -165,6 +165,9 @@ _INELIGIBLE: Mapping[Ineligible, str] = MappingProxyType(
         Ineligible.KV_BLOCKS: "has too few free KV blocks",
     }
 )
+
+_COLUMNS_WIDE = 100
+"""From here on there is room for two blanks between columns; with one, 80 are enough."""
 
 _COLUMNS_MIN = 110
 """Width of a table that goes into a pipe or a file, where nobody's terminal is the measure."""
@@ -195,14 +198,14 @@ def _print(decisions: list[Decision], *, made: bool) -> None:
             markup=False,
         )
         if decision.candidates:
-            console.print(_table(decision))
+            console.print(_table(decision, gap=2 if console.width >= _COLUMNS_WIDE else 1))
         console.print(_remarks(decision), highlight=False, markup=False)
 
 
-def _table(decision: Decision) -> "Table":
+def _table(decision: Decision, *, gap: int) -> "Table":
     from rich.table import Table  # noqa: PLC0415 - as above
 
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
     table.add_column("node", no_wrap=True)
     for header in (*_HEADERS, "score"):
         table.add_column(header, justify="right", no_wrap=True)
@@ -214,17 +217,23 @@ def _table(decision: Decision) -> "Table":
 
 def _cells(candidate: Candidate) -> list[str]:
     counts = [candidate.hit_tokens, candidate.new_tokens, candidate.inflight]
-    terms = [f"{getattr(candidate, term) * 1_000:.1f}" for term in _TERMS]
+    terms = [_milliseconds(getattr(candidate, term)) for term in _TERMS]
     name = candidate.node if candidate.calibrated else f"{candidate.node}*"
     return [name, *map(str, counts), *terms, f"{candidate.score:.4g}"]
+
+
+def _milliseconds(value_s: float) -> str:
+    """No more digits than a column of 80 has room for."""
+    value_ms = value_s * 1_000
+    return f"{value_ms:.1f}" if value_ms < 10_000 else f"{value_ms:.0f}"
 
 
 def _remarks(decision: Decision) -> str:
     lines = []
     if decision.candidates:
-        lines.append(
-            "hit and new in tokens, times in ms, score: lower is better; * speeds not learned yet"
-        )
+        lines.append("hit and new in tokens, times in ms, score: lower is better")
+    if not all(candidate.calibrated for candidate in decision.candidates):
+        lines.append("* speeds not learned yet")
     if decision.candidate_count > len(decision.candidates) > 0:
         lines.append(f"{decision.candidate_count} candidates, the best are shown")
     if decision.tie_count > 1:
