@@ -2,7 +2,16 @@
 
 from array import array
 
-from pointsman.core.events import IndexTrust, IndexTrusted
+from pointsman.core.errors import EndCause
+from pointsman.core.events import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    CacheChange,
+    CacheChanged,
+    IndexTrust,
+    IndexTrusted,
+)
 from tests.support.driver import Driver, request
 
 TEXT = "where do trains go? " * 100
@@ -37,3 +46,71 @@ def test_nodes_that_cut_prompts_differently_are_asked_in_their_own_blocks() -> N
     driver.ready("b", block_tokens=64)
     decision = driver.scheduler.explain(request("r-2", "", tokens=tokens), driver.now_s)
     assert {row.node: row.index_hit_tokens for row in decision.candidates} == {"a": 80, "b": 0}
+
+
+def stored(tokens: range, name: int = 1, parent: int | None = None) -> BlockStored:
+    """The engine tells of one block."""
+    return BlockStored((name,), parent, tuple(tokens), len(tokens))
+
+
+def changed(driver: Driver, *changes: CacheChange) -> None:
+    driver.step(CacheChanged(driver.ids["a"], changes))
+
+
+def hit_tokens(driver: Driver, tokens: range) -> int:
+    asked = request("x", "", tokens=array("q", [*tokens, 7]))
+    (row,) = driver.scheduler.explain(asked, driver.now_s).candidates
+    return row.index_hit_tokens
+
+
+def test_an_engines_own_events_are_what_is_believed_of_its_token_blocks() -> None:
+    driver = Driver()
+    driver.ready("a")
+    driver.serve("r-1", "", tokens=array("q", range(64)))
+    assert hit_tokens(driver, range(64)) == 64, "history, while there are no events"
+    changed(driver, stored(range(16)))
+    assert hit_tokens(driver, range(64)) == 16, "the engine knows better"
+    changed(driver, stored(range(16, 32), name=2, parent=1), BlockRemoved((2,)))
+    assert hit_tokens(driver, range(64)) == 16
+    changed(driver, AllBlocksCleared())
+    assert hit_tokens(driver, range(64)) == 0
+
+
+def test_being_exact_from_the_start_voids_what_history_claimed() -> None:
+    driver = Driver()
+    driver.ready("a")
+    driver.serve("r-1", "", tokens=array("q", range(64)))
+    driver.step(IndexTrusted(driver.ids["a"], IndexTrust.EXACT))
+    assert hit_tokens(driver, range(64)) == 0
+
+
+def test_a_node_whose_events_end_lives_on_history_again() -> None:
+    driver = Driver()
+    driver.ready("a")
+    changed(driver, stored(range(16)))
+    driver.step(IndexTrusted(driver.ids["a"], IndexTrust.HISTORY))
+    assert hit_tokens(driver, range(16)) == 0, "nothing tells of removals any more"
+    driver.serve("r-1", "", tokens=array("q", range(32)))
+    assert hit_tokens(driver, range(32)) == 32
+
+
+def test_what_the_engine_has_reported_outlives_a_request_that_never_began() -> None:
+    driver = Driver()
+    driver.ready("a")
+    driver.step(IndexTrusted(driver.ids["a"], IndexTrust.EXACT))
+    driver.arrive("r-1", "", tokens=array("q", range(64)))
+    assert hit_tokens(driver, range(64)) == 64, "an advance, so that siblings go together"
+    changed(driver, stored(range(16)))
+    driver.settle("r-1", EndCause.CLIENT_GONE)
+    assert hit_tokens(driver, range(64)) == 16
+
+
+def test_events_of_a_former_incarnation_are_ignored() -> None:
+    driver = Driver()
+    driver.ready("a")
+    old = driver.ids["a"]
+    driver.ready("a")
+    driver.step(CacheChanged(old, (stored(range(16)),)))
+    driver.step(IndexTrusted(old, IndexTrust.EXACT))
+    assert hit_tokens(driver, range(16)) == 0
+    assert driver.scheduler.stats.stale_events == 2

@@ -127,14 +127,13 @@ class Residency:
         self._tokens.set_capacity(node.slot, None if exact else blocks)
 
     def trust(self, node: Node, trust: IndexTrust) -> None:
-        """The node's events are in sync, or no longer are.
-
-        Becoming exact forgets what history had claimed only when no event has arrived yet:
-        replayed events come before the trust that they earn.
-        """
+        """The node's events are in sync, or no longer are. What the other source has claimed
+        of its token blocks gives way."""
         node.trust = trust
-        if trust is IndexTrust.HISTORY:
-            self._engine_blocks.pop(node.slot, None)
+        if trust is IndexTrust.EXACT and node.slot not in self._engine_blocks:
+            self._begin_events(node)
+        if trust is IndexTrust.HISTORY and self._engine_blocks.pop(node.slot, None) is not None:
+            self._tokens.clear(node.slot)
         self.describe(node)
 
     def apply(self, node: Node, changes: Sequence[CacheChange]) -> None:
