@@ -65,7 +65,7 @@ def test_models_adapters_and_salts_share_nothing() -> None:
         {"model": "other", "salt": "s"},
         {"model": "ms", "salt": ""},  # not "m" salted with "s"
     ]
-    chains = [hashes(ids, **namespace) for namespace in namespaces]
+    chains = [hashes(ids, SIXTEEN, **namespace) for namespace in namespaces]
     assert len({chain[0] for chain in chains}) == len(namespaces)
     for at, chain in enumerate(chains):
         assert all(shared(chain, other) == 0 for other in chains[:at])
