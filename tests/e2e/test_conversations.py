@@ -12,10 +12,7 @@ from tests.support.upstreams import Served, post
     strict=True,
     reason="the id of an answer is not read, so the turn after it cannot be sent to its engine",
 )
-@pytest.mark.parametrize("policy", ["session", "marginal_cost"])
-async def test_a_turn_that_names_the_response_before_goes_to_the_engine_that_made_it(
-    policy: str,
-) -> None:
+async def test_a_turn_that_names_the_response_before_goes_to_the_engine_that_made_it() -> None:
     """Engines keep stored responses in their own memory: any other one answers 404."""
     made = 0
 
@@ -24,7 +21,7 @@ async def test_a_turn_that_names_the_response_before_goes_to_the_engine_that_mad
         made += 1
         await served.reply(200, json.dumps({"id": f"resp_{made}", "object": "response"}).encode())
 
-    async with raw_cluster(respond, respond, respond, policy=policy) as cluster:
+    async with raw_cluster(respond, respond, respond, policy="session") as cluster:
         body: dict[str, object] = {"model": "m", "input": "hello"}
         for _ in range(6):
             answer = await cluster.ask(post("/v1/responses", json.dumps(body).encode()))
