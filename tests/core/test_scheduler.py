@@ -95,7 +95,10 @@ def test_a_decision_says_why_and_what_it_knew() -> None:
 def test_the_default_falls_back_to_lmetric_while_uncalibrated() -> None:
     driver = Driver()
     driver.ready("a", "b")
-    assert placed(driver, "r1").decision.why == "least tokens to prefill times requests"
+    assert (
+        placed(driver, "r1").decision.why
+        == "speeds not learned yet: least tokens to prefill times requests"
+    )
 
 
 def test_explain_changes_nothing() -> None:
@@ -324,7 +327,9 @@ def test_trust_is_shown() -> None:
 def test_effects_can_be_told() -> None:
     driver = Driver()
     driver.ready("a")
-    assert told(driver.arrive("r1")) == ["placed r1 on a: least tokens to prefill times requests"]
+    assert told(driver.arrive("r1")) == [
+        "placed r1 on a: speeds not learned yet: least tokens to prefill times requests"
+    ]
 
 
 def test_the_home_of_a_session_is_seen_in_a_fleet_of_any_size() -> None:

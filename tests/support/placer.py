@@ -168,9 +168,7 @@ class _TurnPlacer:
     def arrive(self, request: Request, on_verdict: VerdictSink) -> None:
         node = self._turn = (self._turn + 1) % len(self._urls)
         name = NodeName(f"engine-{node + 1}")
-        on_verdict(
-            Placed(request.id, NodeId(node + 1), name, self._urls[node], self._decision)
-        )
+        on_verdict(Placed(request.id, NodeId(node + 1), name, self._urls[node], self._decision))
 
     def started(self, request_id: RequestId) -> None:
         pass

@@ -15,10 +15,15 @@ from pointsman.core.request import Request
 
 
 class LMetric(Stateless):
+    """`why` is what its decisions say; a policy that falls back to it says so."""
+
     name = "lmetric"
     prunes = True
+
+    def __init__(self, why: str = "least tokens to prefill times requests") -> None:
+        self._why = why
 
     def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
         for row in rows:
             row.score = (row.queue_tokens + row.new_tokens) * (row.inflight + 1)
-        return pick(rows, why="least tokens to prefill times requests")
+        return pick(rows, why=self._why)

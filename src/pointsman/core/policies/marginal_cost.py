@@ -29,7 +29,9 @@ class MarginalCost(Stateless):
     def __init__(self, convexity_per_s: float = CONVEXITY_PER_S) -> None:
         assert convexity_per_s >= 0.0, convexity_per_s
         self._convexity = convexity_per_s
-        self._uncalibrated = LMetric()
+        self._uncalibrated = LMetric(
+            "speeds not learned yet: least tokens to prefill times requests"
+        )
 
     def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
         convexity = self._convexity
