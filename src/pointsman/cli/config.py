@@ -157,7 +157,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Client connections at once; more get 429. Each open stream costs some "
             "tens of KiB and two file descriptors (ulimit -n).",
         ),
-    ] = 10_000
+    ] = 8_192
     body_bytes_max: Annotated[
         int,
         Meta(

@@ -226,7 +226,7 @@ def _whole_number(text: str, name: str) -> int:
 
 
 def _json(value: object, status: int = 200) -> web.Response:
-    body = msgspec.json.encode(value)
+    body = msgspec.json.encode(value) + b"\n"  # a terminal's prompt comes on its own line
     return web.Response(body=body, status=status, content_type="application/json")
 
 

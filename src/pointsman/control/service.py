@@ -190,12 +190,8 @@ class SchedulerService:
             self._process(event)
             while self._inbox:
                 self._process(self._inbox.popleft())
-            self._catch_up()
         finally:
             self._delivering = False
-        deadline_s = self.scheduler.next_deadline_s()
-        if deadline_s is not None and deadline_s < self._tick_due_s:
-            self._arm(deadline_s)
 
     def choose_policy(self, name: str) -> None:
         """Place by `name` from here on, which is one of the catalog's."""
@@ -232,7 +228,8 @@ class SchedulerService:
     # --- one event ----------------------------------------------------------------------
 
     def _process(self, event: Event) -> None:
-        for effect in self._step(event):
+        effects = self._step(event)
+        for effect in effects:
             match effect:
                 case Placed() | Held() | Refused():
                     self._deliver(effect)
@@ -244,21 +241,19 @@ class SchedulerService:
                         watcher.left(effect)
                 case _:
                     assert_never(effect)
+        if effects:
+            self._catch_up()
 
     def _step(self, event: Event) -> list[Effect]:
+        now_s = self.now_s()
         try:
-            if isinstance(event, Arrived) and self._observer is not None:
-                return self._timed_step(event, self._observer)
-            return self.scheduler.step(event, self.now_s())
+            effects = self.scheduler.step(event, now_s)
         except Exception:  # the driver's outermost loop: a bug must not stop the service
             self.counters.steps_failed += 1
             log.exception("the scheduler failed on %s", _summary(event))
             return self._after_failure(event)
-
-    def _timed_step(self, event: Arrived, observer: ServiceObserver) -> list[Effect]:
-        begun_s = time.perf_counter()
-        effects = self.scheduler.step(event, self.now_s())
-        observer.decided(time.perf_counter() - begun_s)
+        if self._observer is not None and isinstance(event, Arrived):
+            self._observer.decided(self.now_s() - now_s)
         return effects
 
     def _catch_up(self) -> None:
@@ -282,6 +277,8 @@ class SchedulerService:
 
     def _deliver(self, verdict: Verdict) -> None:
         self._decisions.record(verdict.decision)
+        if isinstance(verdict, Held):
+            self._arm_for_held()
         entry = self._open.get(verdict.request_id)
         if entry is None:
             return
@@ -342,9 +339,15 @@ class SchedulerService:
         self._tick_due_s = now_s + wait_s
         self._timer = self._loop.call_later(wait_s, self._tick)
 
+    def _arm_for_held(self) -> None:
+        """Only what is held has a deadline."""
+        deadline_s = self.scheduler.next_deadline_s()
+        if deadline_s is not None and deadline_s < self._tick_due_s:
+            self._arm(deadline_s)
+
     def _tick(self) -> None:
         self._timer = None
-        self._tick_due_s = float("-inf")  # `submit` must not arm as well
+        self._tick_due_s = float("-inf")  # what the tick holds must not arm as well
         self.submit(Tick())
         self._arm(self.scheduler.next_deadline_s())
 

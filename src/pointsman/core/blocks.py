@@ -37,7 +37,8 @@ class Scheme(msgspec.Struct, frozen=True, gc=False):
     size: int
 
 
-TEXT_SCHEME = Scheme(Unit.BYTES, TEXT_BLOCK_BYTES)
+_BYTES = Unit.BYTES  # Python 3.11 takes 0.1 us to look an enum's member up
+TEXT_SCHEME = Scheme(_BYTES, TEXT_BLOCK_BYTES)
 
 
 class Namespace(msgspec.Struct, frozen=True, gc=False):
@@ -110,7 +111,7 @@ class Prompt:
 
     def _hash(self, scheme: Scheme) -> list[BlockHash]:
         root = root_hash(self.namespace, scheme)
-        if scheme.unit is Unit.BYTES:
+        if scheme.unit is _BYTES:
             return chain(self.text, scheme.size, root)
         if self._token_bytes is None:
             return []

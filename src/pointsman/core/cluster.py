@@ -162,6 +162,10 @@ class Node:
 
     def start(self, request_id: RequestId, now_s: float) -> None:
         """The prefill is over. Harmless when it was already."""
+        self._end_prefill(request_id, now_s)
+        self._rank()
+
+    def _end_prefill(self, request_id: RequestId, now_s: float) -> None:
         work = self._prefills.pop(request_id, None)
         if work is None:
             return
@@ -172,10 +176,9 @@ class Node:
         self.prefilled_s += work.prefill_s
         if not self._prefills:
             self.queue_s = self.queue_attention = 0.0  # rounding does not add up
-        self._rank()
 
     def unbook(self, request_id: RequestId, work: Work, now_s: float) -> None:
-        self.start(request_id, now_s)
+        self._end_prefill(request_id, now_s)
         self.inflight -= 1
         self.kv_tokens -= work.kv_tokens
         self.output_tokens -= work.output_tokens

@@ -109,7 +109,8 @@ class Scheduler:
 
     def step(self, event: Event, now_s: float) -> list[Effect]:
         """Take one event in. `now_s` never goes back."""
-        self.catch_up()
+        if self._uncredited is not None:
+            self.catch_up()
         if self._assumed_starts:
             self._assume_starts(now_s)
         return self._handlers[type(event)](event, now_s)
@@ -125,7 +126,9 @@ class Scheduler:
     # --- requests ----------------------------------------------------------------------
 
     def _arrived(self, event: Arrived, now_s: float) -> list[Effect]:
-        request = self._router.with_model(event.request)
+        request = event.request
+        if not request.model:
+            request = self._router.with_model(request)
         assert request.id not in self._flights, f"request id {request.id} is in use"
         assert request.id not in self._held, f"request id {request.id} is in use"
         self.stats.arrived += 1
@@ -317,7 +320,8 @@ class Scheduler:
         return []
 
     def _route(self, attempt: Attempt, now_s: float) -> Route:
-        self.catch_up()
+        if self._uncredited is not None:
+            self.catch_up()
         return self._router.route(
             attempt.request, self._policy, self._rng, tried=attempt.tried, now_s=now_s
         )

@@ -54,7 +54,7 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
     sweep_s             how often deadlines are looked at: their accuracy against idle CPU
     """
 
-    connections_max: int = 10_000
+    connections_max: int = 8_192
     backlog: int = 2_048
     reuse_port: bool = False
     head_bytes_max: int = 64 * 1024

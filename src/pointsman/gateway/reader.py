@@ -34,20 +34,19 @@ class RequestReader:
 
     def feed(self, data: bytes) -> None:
         """Take bytes in."""
+        head, body_bytes = self.head, self._body_bytes
         self._raw_bytes += len(data)
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._ignore_upgrade()
-            if rest := data[upgrade.args[0] :]:
-                self.feed(rest)
-                return
+            self._parse(data)
         except httptools.HttpParserCallbackError:
             raise  # ours, not the client's
         except httptools.HttpParserError:
             self._refuse(Reason.BAD_REQUEST, "This is not well-formed HTTP.")
-        if self.head is None and self._raw_bytes > self._options.head_bytes_max:
-            self._refuse(Reason.HEAD_TOO_LARGE)
+        if self.head is None:
+            if self._raw_bytes > self._options.head_bytes_max:
+                self._refuse(Reason.HEAD_TOO_LARGE)
+        elif self.head is head:
+            self._count_framing(0 if self._body_bytes > body_bytes else len(data))
 
     def hold(self, body_bytes: int) -> None:
         """Count body bytes that are kept, or with a negative number no longer are."""
@@ -134,6 +133,22 @@ class RequestReader:
 
     # --- helpers ------------------------------------------------------------------------
 
+    def _parse(self, data: bytes) -> None:
+        while data and self.refusal is None:
+            try:
+                self._parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                self._ignore_upgrade()
+                data = data[upgrade.args[0] :]
+
+    def _count_framing(self, read_bytes: int) -> None:
+        """Bound what comes without a byte of the body: the parser keeps a trailer whole, and
+        a chunk's extension may go on for ever."""
+        self._framing_bytes = self._framing_bytes + read_bytes if read_bytes else 0
+        if self._framing_bytes > self._options.head_bytes_max:
+            self._refuse(Reason.HEAD_TOO_LARGE, "The trailer or a chunk's extension is too large.")
+
     def _begin_message(self) -> None:
         self.head = None
         self._target = b""
@@ -141,6 +156,7 @@ class RequestReader:
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._raw_bytes = 0
+        self._framing_bytes = 0
 
     def _is_head_too_large(self) -> bool:
         headers, options = self._headers, self._options

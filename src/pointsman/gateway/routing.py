@@ -3,6 +3,8 @@
 import zlib
 from collections.abc import Mapping
 
+from xxhash import xxh3_128_hexdigest
+
 from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.errors import Reason
 from pointsman.core.ids import ModelName, RequestId
@@ -24,6 +26,7 @@ _PRIORITIES: Mapping[str, int] = {
 }
 _TIERS: Mapping[str, int] = {"priority": PRIORITY_HIGH, "flex": PRIORITY_LOW}
 _HINT_CHARS_MAX = 256
+_MODEL_CHARS_MAX = 512
 _SLO_TTFT_MS_MAX = 3_600_000.0
 
 
@@ -68,7 +71,11 @@ def routing_fields(endpoint: Endpoint, head: RequestHead, body: bytes) -> Routin
     if head.content_type[:19].lower() == b"multipart/form-data":
         model = read_multipart_model(head.content_type.decode("latin-1"), body)
         return RoutingFields(model=model)
-    return read_request(endpoint, body)
+    fields = read_request(endpoint, body)
+    if fields.model is not None and len(fields.model) > _MODEL_CHARS_MAX:
+        message = f"'model' is longer than {_MODEL_CHARS_MAX} characters. Send a model's name."
+        raise BadRequest(message, "model", "invalid_value")
+    return fields
 
 
 def core_request(request_id: RequestId, fields: RoutingFields, head: RequestHead) -> Request:
@@ -78,7 +85,7 @@ def core_request(request_id: RequestId, fields: RoutingFields, head: RequestHead
     """
     model = ModelName(fields.model or "")
     prompt = Prompt(
-        Namespace(model, fields.cache_salt or ""),
+        Namespace(model, _key(fields.cache_salt) or ""),
         text=fields.prompt_text or b"",
         tokens=fields.prompt_tokens,
     )
@@ -90,8 +97,8 @@ def core_request(request_id: RequestId, fields: RoutingFields, head: RequestHead
             max_output_tokens=_output_tokens(fields),
             stream=fields.stream,
             priority=_body_priority(fields),
-            tenant=fields.safety_identifier or fields.user or "",
-            session=fields.prompt_cache_key or fields.previous_response_id,
+            tenant=_tenant(fields),
+            session=_session(fields),
         )
     hint = _Hints(head.hints).get
     priority, slo_ttft = hint("priority"), hint("slo-ttft-ms")
@@ -102,8 +109,8 @@ def core_request(request_id: RequestId, fields: RoutingFields, head: RequestHead
         max_output_tokens=_output_tokens(fields),
         stream=fields.stream,
         priority=_body_priority(fields) if priority is None else _priority(priority),
-        tenant=hint("tenant") or fields.safety_identifier or fields.user or "",
-        session=hint("session") or fields.prompt_cache_key or fields.previous_response_id,
+        tenant=hint("tenant") or _tenant(fields),
+        session=hint("session") or _session(fields),
         pool=hint("pool"),
         slo_ttft_s=None if slo_ttft is None else _slo_ttft_s(slo_ttft),
     )
@@ -113,6 +120,22 @@ def _output_tokens(fields: RoutingFields) -> int | None:
     """Over all choices of all prompts: that is what the node has to generate."""
     limit = fields.max_output_tokens
     return None if limit is None else limit * fields.n * fields.prompts
+
+
+def _tenant(fields: RoutingFields) -> str:
+    return _key(fields.safety_identifier or fields.user) or ""
+
+
+def _session(fields: RoutingFields) -> str | None:
+    return _key(fields.prompt_cache_key or fields.previous_response_id)
+
+
+def _key(text: str | None) -> str | None:
+    """The text, or its digest if it is long: caches and statistics keep keys when the request
+    is over."""
+    if text is None or len(text) <= _HINT_CHARS_MAX:
+        return text
+    return xxh3_128_hexdigest(text)
 
 
 def _body_priority(fields: RoutingFields) -> int:

@@ -190,6 +190,10 @@ class UpstreamConnection(asyncio.Protocol):
 
     # --- the parser's side --------------------------------------------------------------
 
+    def on_message_begin(self) -> None:
+        if self.complete:  # its first byte already: the next client must not get its rest
+            raise httptools.HttpParserError("a second reply to one request")
+
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.has_head:
             return  # a trailer
@@ -199,8 +203,6 @@ class UpstreamConnection(asyncio.Protocol):
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        if self.complete:
-            raise httptools.HttpParserError("a second reply to one request")
         self.status = self._parser.get_status_code()
         self.has_head = True
         for name, value in self.headers:

@@ -19,6 +19,11 @@ import msgspec
 from msgspec import Raw
 from xxhash import xxh3_128_hexdigest
 
+PIECES_MAX = 32_768
+"""Pieces that are read one by one, at up to 3 us each; a message has four. What stands behind
+them is taken as JSON, at once: a prefix is still a prefix, and millions of tiny parts do not
+hold up the loop for seconds."""
+
 Content: TypeAlias = str | list[Raw] | None
 
 _MESSAGE = b"\xff"
@@ -78,7 +83,10 @@ def conversation(front: Iterable[Raw], system: Content, messages: Sequence[Messa
     out: list[bytes] = []
     _put_front(out, front)
     _put_system(out, system)
-    for message in messages:
+    for index, message in enumerate(messages):
+        if len(out) >= PIECES_MAX:
+            _put_rest(out, messages[index:])
+            break
         _put_message(out, message)
     return b"".join(out)
 
@@ -91,7 +99,10 @@ def items_conversation(front: Iterable[Raw], system: Content, items: Content) ->
     if isinstance(items, str):
         out += (_MESSAGE, b"user", _CONTENT, items.encode())
     elif items is not None:
-        for raw in items:
+        for index, raw in enumerate(items):
+            if len(out) >= PIECES_MAX:
+                _put_rest(out, items[index:])
+                break
             _put_item(out, raw)
     return b"".join(out)
 
@@ -158,6 +169,9 @@ def _put_content(out: list[bytes], content: Content) -> None:
         out.append(content.encode())
     elif content is not None:
         for index, raw in enumerate(content):
+            if len(out) >= PIECES_MAX:
+                _put_rest(out, content[index:])
+                break
             if index:
                 out.append(b"\n")
             _put_part(out, raw)
@@ -183,6 +197,10 @@ def _put_part(out: list[bytes], raw: Raw) -> None:
         out += (_OPAQUE, _digest(raw))
     else:
         out += (_OPAQUE, _digest(_CACHE_CONTROL.sub(b"", bytes(raw))))
+
+
+def _put_rest(out: list[bytes], rest: Sequence[Message] | Sequence[Raw]) -> None:
+    out.append(msgspec.json.encode(rest))
 
 
 def _digest(data: Raw | bytes) -> bytes:

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from pointsman.wire.canonical import (
+    PIECES_MAX,
     Content,
     Message,
     conversation,
@@ -240,7 +241,11 @@ def _read_rerank(body: bytes) -> RoutingFields:
     request = _decode_rerank(body)
     documents = request.documents or []
     query = [request.query] if bytes(request.query) else None
-    text = joined_content([query, *([document] for document in documents)])
+    apart, rest = documents[:PIECES_MAX], documents[PIECES_MAX:]
+    contents: list[Content] = [query, *([document] for document in apart)]
+    if rest:
+        contents.append(rest)
+    text = joined_content(contents)
     return _fields(request, text=text, prompts=max(1, len(documents)), limit=0)
 
 

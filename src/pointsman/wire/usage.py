@@ -4,6 +4,11 @@ import msgspec
 from msgspec import Raw
 
 
+TOKENS_MAX = 1 << 40
+"""No request has as many tokens. A count beyond is the engine's mistake, and would spoil every
+mean and sum that it enters."""
+
+
 class Usage(msgspec.Struct, frozen=True, gc=False):
     """Token counts of one request. `prompt_tokens` includes those served from cache;
     `cached_tokens` is None where the engine does not say."""
@@ -44,12 +49,12 @@ class UsageFields(msgspec.Struct, frozen=True, gc=False):
         return msgspec.structs.replace(self, **changes)
 
     def usage(self) -> Usage | None:
-        """The counts; None while those of the prompt are missing or any is negative."""
+        """The counts; None while those of the prompt are missing or any cannot be true."""
         found = self._openai() or self._responses_or_anthropic()
         if found is None:
             return None
         counts = (found.prompt_tokens, found.completion_tokens, found.cached_tokens or 0)
-        return found if min(counts) >= 0 else None
+        return found if min(counts) >= 0 and max(counts) <= TOKENS_MAX else None
 
     def _openai(self) -> Usage | None:
         if self.prompt_tokens is None:

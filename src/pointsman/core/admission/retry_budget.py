@@ -18,7 +18,8 @@ class RetryBudget:
 
     def attempted(self) -> None:
         """A request arrived and is about to make its first attempt."""
-        self._tokens = min(_TOKENS_MAX, self._tokens + RETRY_BUDGET_RATIO)
+        if self._tokens < _TOKENS_MAX:
+            self._tokens += RETRY_BUDGET_RATIO
 
     def take(self) -> bool:
         """Whether a retry may be made; if so it is booked."""
