@@ -67,9 +67,12 @@ async def test_an_engine_that_was_slow_for_a_while_gets_its_share_again() -> Non
             await cluster.complete(f"while it is slow {number}")
         await cluster.admin_json("POST", "/nodes/engine-1/undrain")
         await cluster.simulate(cluster.engines[1], reset=True)
-        await asyncio.sleep(TRIAL_AFTER_S)
-        nodes = [(await cluster.complete(f"afterwards {n}")).node for n in range(200)]
-    assert nodes[-60:].count("engine-2") > 15
+        for _ in range(8):  # a trial on a busy machine may look slow once more
+            await asyncio.sleep(TRIAL_AFTER_S)
+            nodes = [(await cluster.complete(f"afterwards {n}")).node for n in range(60)]
+            if nodes.count("engine-2") > 15:
+                return
+    raise AssertionError(nodes)
 
 
 # --- tenants with system prompts of their own ---------------------------------------------
