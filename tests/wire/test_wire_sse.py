@@ -305,3 +305,13 @@ def test_nothing_hides_behind_a_plain_chunks_frame(chunk: bytes, said: StreamSum
 def test_a_stream_that_numbers_its_events_is_counted_too() -> None:
     events = [event({"delta": "a", "sequence_number": number}) for number in range(500)]
     assert scan(*events) == StreamSummary(500)
+
+
+@pytest.mark.parametrize("field", ["prompt_tokens", "completion_tokens"])
+def test_counts_that_cannot_be_true_are_no_usage(field: str) -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, field: 10**400}
+    body = json.dumps({"choices": [], "usage": usage}).encode()
+    assert read_usage(body) is None
+    scanner = SseScanner()
+    scanner.feed(b"data: " + body + b"\n\ndata: [DONE]\n\n")
+    assert scanner.usage is None

@@ -29,6 +29,7 @@ class RequestReader:
         self._shared = shared
         self._options = shared.options
         self._held_bytes = 0
+        self._framing_bytes = 0  # since the last byte of a body
         self._parser = httptools.HttpRequestParser(self)
         self._begin_message()
 

@@ -135,7 +135,7 @@ def _key(text: str | None) -> str | None:
     is over."""
     if text is None or len(text) <= _HINT_CHARS_MAX:
         return text
-    return xxh3_128_hexdigest(text)
+    return xxh3_128_hexdigest(text.encode())
 
 
 def _body_priority(fields: RoutingFields) -> int:

@@ -3,7 +3,6 @@
 import msgspec
 from msgspec import Raw
 
-
 TOKENS_MAX = 1 << 40
 """No request has as many tokens. A count beyond is the engine's mistake, and would spoil every
 mean and sum that it enters."""
