@@ -136,6 +136,24 @@ async def test_a_node_that_left_has_no_connections() -> None:
         await it.until(lambda: it.gateway.state().engine_connections == 0)
 
 
+async def test_a_request_that_outlives_its_node_leaves_no_connection() -> None:
+    release = asyncio.Event()
+
+    async def wait(served: Served) -> None:
+        await release.wait()
+        await answer_ok(served)
+
+    async with rig(wait) as it:
+        client = await it.connect()
+        await client.send(post())
+        await it.until(lambda: len(it.engine.served) == 1)
+        it.gateway.forget_node(NodeId(1))
+        assert it.gateway.state().engine_connections == 1
+        release.set()
+        assert (await client.answer()).status == 200
+        await it.until(lambda: it.engine.open == 0)
+
+
 async def test_the_host_is_the_engines_own() -> None:
     async with rig(answer_ok) as it:
         await it.ask(post())

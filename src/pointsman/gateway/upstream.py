@@ -242,6 +242,7 @@ class NodePool:
         self.used_s = 0.0
         self.idle: list[UpstreamConnection] = []
         self.open_count = 0
+        self.is_forgotten = False
         self._pools = pools
 
     def take(self, now_s: float) -> UpstreamConnection | None:
@@ -256,7 +257,7 @@ class NodePool:
 
     def put(self, upstream: UpstreamConnection) -> None:
         self.used_s = upstream.idle_since_s
-        if self._pools.is_closed or len(self.idle) >= self._pools.idle_max:
+        if self.is_forgotten or self._pools.is_closed or len(self.idle) >= self._pools.idle_max:
             upstream.close()
         else:
             self.idle.append(upstream)
@@ -267,9 +268,11 @@ class NodePool:
 
     def opened(self) -> None:
         self.open_count += 1
+        self._pools.open_count += 1
 
     def lost(self, upstream: UpstreamConnection) -> None:
         self.open_count -= 1
+        self._pools.open_count -= 1
         self.remove(upstream)
 
     def expire(self, before_s: float) -> None:
@@ -326,6 +329,7 @@ class Pools:
         self.idle_s = idle_s
         self.idle_max = idle_max
         self.is_closed = False
+        self.open_count = 0  # those to forgotten nodes too
         self._nodes: dict[NodeId, NodePool] = {}
         self._dials: dict[asyncio.Task[None], None] = {}
         self._tls: ssl.SSLContext | None = None
@@ -350,6 +354,7 @@ class Pools:
         """An incarnation has ended: its idle connections close, running requests go on."""
         pool = self._nodes.pop(node_id, None)
         if pool is not None:
+            pool.is_forgotten = True  # nobody would sweep what its running requests put back
             pool.expire(float("inf"))
 
     def sweep(self, now_s: float) -> None:
@@ -375,10 +380,6 @@ class Pools:
     @property
     def idle_count(self) -> int:
         return sum(len(pool.idle) for pool in self._nodes.values())
-
-    @property
-    def open_count(self) -> int:
-        return sum(pool.open_count for pool in self._nodes.values())
 
     def _dialled(self, task: asyncio.Task[None]) -> None:
         self._dials.pop(task, None)
