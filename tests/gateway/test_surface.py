@@ -313,12 +313,15 @@ async def test_hints_reach_the_scheduler() -> None:
         "X-Pointsman-Tenant: acme",
         "X-Pointsman-Session: s1",
         "X-Pointsman-Pool: gold",
+        "X-Pointsman-Zone: eu",
+        "X-Pointsman-Labels: gpu=h100, tier=gold",
     )
     async with rig(answer_ok) as it:
         await it.ask(post("/v1/completions", BODY, *lines))
         request = it.placer.order[0].request
         assert (request.priority, request.slo_ttft_s, request.tenant) == (10, 1.5, "acme")
-        assert (request.session, request.pool) == ("s1", "gold")
+        assert (request.session, request.pool, request.zone) == ("s1", "gold", "eu")
+        assert request.labels == (("gpu", "h100"), ("tier", "gold"))
 
 
 @pytest.mark.parametrize(
@@ -328,6 +331,7 @@ async def test_hints_reach_the_scheduler() -> None:
         ("X-Pointsman-SLO-TTFT-ms: soon", "x-pointsman-slo-ttft-ms"),
         ("X-Pointsman-SLO-TTFT-ms: nan", "x-pointsman-slo-ttft-ms"),
         ("X-Pointsman-Tenant: " + "x" * 300, "x-pointsman-tenant"),
+        ("X-Pointsman-Labels: gpu", "x-pointsman-labels"),
     ],
 )
 async def test_a_malformed_hint_is_refused_by_name(line: str, named: str) -> None:

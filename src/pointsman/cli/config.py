@@ -10,7 +10,12 @@ import msgspec
 from msgspec import Meta
 
 from pointsman.core import exchange
-from pointsman.core.limits import INDEX_BYTES_MAX, NODES_MAX, QUEUE_LENGTH_MAX
+from pointsman.core.limits import (
+    INDEX_BYTES_MAX,
+    NODES_MAX,
+    QUEUE_LENGTH_MAX,
+    QUEUE_TIMEOUT_S,
+)
 from pointsman.core.policies import catalog
 
 _STAGES = exchange.Timeouts()
@@ -137,6 +142,13 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "others wait for."
         ),
     ] = _STAGES.total_s
+    queue_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds that a request may wait for an engine with room before it gets "
+            "429. Longer than its client waits helps nobody."
+        ),
+    ] = QUEUE_TIMEOUT_S
     drain_s: Annotated[
         Seconds,
         Meta(

@@ -152,6 +152,7 @@ def scheduler_options(config: Config) -> SchedulerOptions:
     return SchedulerOptions(
         policy=config.policy,
         queue_length_max=config.limits.queue_length_max,
+        hold_s=config.timeouts.queue_s,
         index_bytes_max=config.limits.index_bytes_max,
     )
 

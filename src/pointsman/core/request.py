@@ -5,7 +5,7 @@ import msgspec
 from pointsman.core.blocks import Prompt
 from pointsman.core.errors import EndCause
 from pointsman.core.ids import ModelName, RequestId
-from pointsman.core.limits import PRIORITY_NORMAL, QUEUE_TIMEOUT_S
+from pointsman.core.limits import PRIORITY_NORMAL
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
@@ -14,7 +14,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     `max_output_tokens` is the client's bound, 0 where the endpoint generates nothing.
     `session` is an affinity key, `tenant` the payer; `pool`, `zone` and `labels` are hard
     constraints. `stream` says whether the first byte will tell when its prefill is over.
-    `hold_s` bounds the time in the central queue.
+    `hold_s` bounds the time in the central queue, None by the scheduler's own bound.
     """
 
     id: RequestId
@@ -29,7 +29,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     zone: str | None = None
     labels: tuple[tuple[str, str], ...] = ()
     slo_ttft_s: float | None = None
-    hold_s: float = QUEUE_TIMEOUT_S
+    hold_s: float | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):

@@ -77,7 +77,7 @@ class Scheduler:
         self._ledger = Ledger()
         self._lengths = OutputLengths()
         self._ratios = TokenRatio()
-        self._held = HeldQueue(options.queue_length_max)
+        self._held = HeldQueue(options.queue_length_max, options.hold_s)
         self._retries = RetryBudget()
         self._router = Router(
             cluster=self._cluster,

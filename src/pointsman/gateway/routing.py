@@ -112,6 +112,8 @@ def core_request(request_id: RequestId, fields: RoutingFields, head: RequestHead
         tenant=hint("tenant") or _tenant(fields),
         session=hint("session") or _session(fields),
         pool=hint("pool"),
+        zone=hint("zone"),
+        labels=_labels(hint("labels") or ""),
         slo_ttft_s=None if slo_ttft is None else _slo_ttft_s(slo_ttft),
     )
 
@@ -171,6 +173,16 @@ def _priority(value: str) -> int:
         return _clamped(int(value))
     except ValueError:
         raise _bad_hint("priority", "high, normal, low or an integer") from None
+
+
+def _labels(value: str) -> tuple[tuple[str, str], ...]:
+    """`gpu=h100, tier=gold`: what the engine must be labelled with."""
+    if not value:
+        return ()
+    pairs = [pair.partition("=") for pair in value.split(",")]
+    if not all(key.strip() and equals for key, equals, _ in pairs):
+        raise _bad_hint("labels", "KEY=VALUE[,KEY=VALUE...]")
+    return tuple((key.strip(), text.strip()) for key, _, text in pairs)
 
 
 def _slo_ttft_s(value: str) -> float:

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 import msgspec
 
 from pointsman.core.ids import RequestId
-from pointsman.core.limits import QUEUE_LENGTH_MAX
+from pointsman.core.limits import QUEUE_LENGTH_MAX, QUEUE_TIMEOUT_S
 from pointsman.core.request import Request
 
 _Key = tuple[int, int]
@@ -29,8 +29,9 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
 class HeldQueue:
     """Held requests by urgency. `add` needs room: ask `full` first."""
 
-    def __init__(self, length_max: int = QUEUE_LENGTH_MAX) -> None:
+    def __init__(self, length_max: int = QUEUE_LENGTH_MAX, hold_s: float = QUEUE_TIMEOUT_S) -> None:
         self._length_max = length_max
+        self._hold_s = hold_s
         self._waiting: dict[RequestId, Waiting] = {}
         self._order: list[tuple[_Key, RequestId]] = []
         self._deadlines: list[tuple[float, RequestId]] = []
@@ -56,7 +57,7 @@ class HeldQueue:
         assert request.id not in self._waiting, request.id
         self._arrivals += 1
         key = (-request.priority, self._arrivals)
-        deadline_s = now_s + request.hold_s
+        deadline_s = now_s + (self._hold_s if request.hold_s is None else request.hold_s)
         self._waiting[request.id] = Waiting(request, now_s, deadline_s, key)
         insort(self._order, (key, request.id))
         heappush(self._deadlines, (deadline_s, request.id))
