@@ -1,6 +1,19 @@
 """What every test may use."""
 
+import os
+
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Machines are slow at times, and a gate must not fail one day and pass the next: under CI the
+# same examples are tried each time, elsewhere new ones.
+settings.register_profile(
+    "project",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("project")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

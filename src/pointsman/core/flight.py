@@ -156,10 +156,13 @@ def _observe_prefill(flight: Flight, outcome: Outcome, ttft_s: float) -> None:
 
 
 def _observe_decode(flight: Flight, step_s: float) -> None:
-    """Batch and resident tokens are the means of what was there at the start and the end."""
+    """Batch and resident tokens are the means of what was there at the start, if that was
+    seen, and at the end."""
     node = flight.node
-    flight.node.calibration.observe_decode(
-        batch_mean=max(1.0, (flight.batch_at_start + node.inflight) / 2),
-        kv_tokens_mean=max(0.0, (flight.kv_at_start + node.kv_tokens) / 2),
-        step_s=step_s,
+    batch, kv_tokens = float(node.inflight), float(node.kv_tokens)
+    if flight.started_s is not None:
+        batch = (batch + flight.batch_at_start) / 2
+        kv_tokens = (kv_tokens + flight.kv_at_start) / 2
+    node.calibration.observe_decode(
+        batch_mean=max(1.0, batch), kv_tokens_mean=kv_tokens, step_s=step_s
     )
