@@ -118,6 +118,8 @@ async def test_decisions_are_listed_and_found_by_id(client: Client, cluster: Clu
     assert "'nope'" in missing["error"]["message"]
     bad = await get(client, "/pointsman/v1/decisions?limit=few", 400)
     assert "limit=few" in bad["error"]["message"]
+    bad = await get(client, f"/pointsman/v1/decisions?limit={'9' * 5_000}", 400)
+    assert len(bad["error"]["message"]) < 200
 
 
 @pytest.mark.parametrize(
@@ -227,3 +229,10 @@ async def test_a_removed_node_has_no_series(client: Client, cluster: Cluster) ->
 async def test_unknown_routes_answer_in_json(client: Client) -> None:
     assert "GET /nope" in (await get(client, "/nope", 404))["error"]["message"]
     assert (await send(client, "POST", "/metrics", {}, 405))["error"]["type"]
+
+
+async def test_a_body_that_does_not_decode_is_the_senders_mistake(client: Client) -> None:
+    headers = {"content-encoding": "gzip"}
+    async with client.put("/pointsman/v1/policy", data=b"\x1f\x8bno", headers=headers) as reply:
+        assert reply.status == 400
+        assert "encoding" in (await reply.json())["error"]["message"]

@@ -36,6 +36,9 @@ BODY_BYTES_MAX = 32 * 1024 * 1024
 
 DECISIONS_PER_ANSWER_MAX = 1_000
 
+DIGITS_MAX = 18
+"""Of a number in a query; Python refuses to read thousands of them."""
+
 ReadRequest = Callable[[str, Mapping[str, str], bytes], Request]
 """Path, headers and body -> what the gateway would ask the scheduler. Raises ValueError with a
 sentence for the sender."""
@@ -217,8 +220,9 @@ def _decode(body: bytes, into: type[T]) -> T:
 
 
 def _whole_number(text: str, name: str) -> int:
-    if not text.isdecimal():
-        raise _Problem(400, f"{name}={text} is not a whole number, 0 or more.")
+    if not text.isdecimal() or len(text) > DIGITS_MAX:
+        shown = text[:DIGITS_MAX]
+        raise _Problem(400, f"{name}={shown} is not a whole number, 0 or more.")
     return int(text)
 
 
@@ -259,6 +263,8 @@ async def _json_errors(request: web.Request, handler: Handler) -> web.StreamResp
             raise
         message = f"{request.method} {request.path}: {error.reason}."
         return _json(_error(error.status, message), status=error.status)
+    except web.RequestPayloadError:
+        return _json(_error(400, "The body does not decode as its encoding."), status=400)
     except Exception:  # the driver's outermost frame: one bug must not show a stack trace
         log.exception("%s %s failed", request.method, request.path)
         return _json(_error(500, "The admin plane failed; the log says how."), status=500)
