@@ -8,6 +8,7 @@ from pointsman.core.events import (
     Held,
     IndexTrust,
     ModelCard,
+    NodeProbed,
     NodeReported,
     NodeSignals,
     Placed,
@@ -16,7 +17,7 @@ from pointsman.core.events import (
     Settled,
 )
 from pointsman.core.ids import NodeId, RequestId
-from pointsman.core.limits import BUSY_ATTEMPTS_MAX
+from pointsman.core.limits import BUSY_ATTEMPTS_MAX, PROBE_FAILURES_MAX
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.policies import catalog
 from pointsman.core.request import Outcome
@@ -173,6 +174,21 @@ def test_a_busy_cluster_is_asked_at_most_once_per_node() -> None:
         asked.append(effect.node)
     assert len(asked) == len(set(asked)) == BUSY_ATTEMPTS_MAX
     assert effect.reason is Reason.NODE_BUSY
+
+
+def test_requests_alone_do_not_take_the_last_node_out_but_probes_do() -> None:
+    """Engines that fail some of their requests were all out at once: 503 for everything."""
+    driver = Driver()
+    driver.ready("a", "b")
+    for i in range(30):
+        placed(driver, f"r{i}")
+        driver.fail(f"r{i}", FailureKind.CLOSED)
+        driver.settle(f"r{i}", EndCause.TRUNCATED)
+    assert sorted(view.health for view in driver.scheduler.nodes(0.0)) == ["down", "ready"]
+    for _ in range(PROBE_FAILURES_MAX):
+        for node_id in driver.ids.values():
+            driver.step(NodeProbed(node_id, healthy=False))
+    assert refused(driver, "x").reason is Reason.NO_NODE
 
 
 def test_retries_stop_when_the_budget_is_spent() -> None:

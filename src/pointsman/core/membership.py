@@ -97,13 +97,20 @@ class Membership:
         return Change((*effects, Admitted(node.name, node.id)), room=True)
 
     def failed(self, node: Node, kind: FailureKind) -> None:
-        """An attempt on `node` ended before its first byte."""
-        if kind not in _NODE_FAULTS:
+        """An attempt on `node` ended before its first byte.
+
+        The last node of a model is not given up for that: it may still serve most of what it
+        gets, and with no node at all every request fails. Probes do take it out.
+        """
+        if kind not in _NODE_FAULTS or self._is_last(node):
             return
         before = node.health
         node.unreachable(f"requests fail: {kind}")
         if node.health is not before:
             self._cluster.changed()
+
+    def _is_last(self, node: Node) -> bool:
+        return any(len(self._cluster.serving(card.name)) < 2 for card in node.models)
 
     def _left(self, node: Node, event: NodeLeft) -> Change:
         return Change(tuple(self._remove(node)), room=True)

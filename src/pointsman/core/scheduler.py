@@ -230,9 +230,10 @@ class Scheduler:
     def _finish(self, flight: Flight, outcome: Outcome, now_s: float) -> None:
         """The node ran it to some end: it holds the prompt, and nothing else of it."""
         flight.node.reachable()
-        learn(flight, outcome, self._lengths, self._ratios, now_s)
-        if (credit := self._unbook(flight, now_s)) is not None:
+        credit = self._unbook(flight, now_s)
+        if credit is not None:
             self._residency.settle(flight.node, credit)
+        learn(flight, outcome, self._lengths, self._ratios, now_s)
 
     def _undo(self, flight: Flight, now_s: float) -> None:
         """The node never began it."""

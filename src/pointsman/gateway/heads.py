@@ -208,15 +208,15 @@ def reply_pieces(headers: Iterable[Header], *, is_stream: bool, has_cors: bool) 
     """An engine's fields that go on to the client, in pieces to be joined.
 
     Left out: framing and hop-by-hop fields, the request id (ours is the one), what an event
-    stream gets from STREAM_LINES, and CORS where the gateway answers for it: a browser
-    rejects an origin that is allowed twice.
+    stream gets from STREAM_LINES, what only we may say of ourselves, and CORS where the
+    gateway answers for it: a browser rejects an origin that is allowed twice.
     """
     pieces: list[bytes] = []
     for name, value in headers:
         lower = name.lower()
         if lower in _REPLY_DROPPED or (is_stream and lower in _STREAM_FIELDS):
             continue
-        if has_cors and lower.startswith(_CORS_PREFIX):
+        if lower.startswith(_HINT_PREFIX) or (has_cors and lower.startswith(_CORS_PREFIX)):
             continue
         pieces += (name, b": ", value, b"\r\n")
     return pieces
