@@ -151,8 +151,8 @@ async def test_all_engines_down_is_a_refusal_at_once() -> None:
 async def test_no_engine_can_be_reached() -> None:
     async with rig(urls=(closed_url(), closed_url())) as it:
         answer = await it.ask(post())
-        assert (answer.status, answer.header("retry-after")) == (502, "1")
-        assert error_of(answer.body)["message"] == "The engine could not be reached."
+        assert (answer.status, answer.header("retry-after")) == (503, "1")
+        assert error_of(answer.body)["message"] == "No engine could be reached."
 
 
 @pytest.mark.parametrize("behaviour", [cut_stream, reset_stream])

@@ -76,7 +76,7 @@ ANSWERS: dict[Reason, Answer] = {
     ),
     Reason.DRAINING: Answer(503, _SERVER, "The gateway is shutting down.", 1),
     Reason.NODE_BUSY: Answer(429, _RATE, "Every engine asked is busy.", 1),
-    Reason.NODE_UNREACHABLE: Answer(502, _SERVER, "The engine could not be reached.", 1),
+    Reason.NODE_UNREACHABLE: Answer(503, _SERVER, "No engine could be reached.", 1),
     Reason.NODE_CLOSED: Answer(502, _SERVER, "The engine closed the connection.", 1),
     Reason.NODE_BROKEN: Answer(502, _SERVER, "The engine answered with a broken reply.", 1),
     Reason.FIRST_TOKEN_TIMEOUT: Answer(504, _SERVER, "The engine did not answer in time."),

@@ -99,10 +99,13 @@ class Membership:
     def failed(self, node: Node, kind: FailureKind) -> None:
         """An attempt on `node` ended before its first byte.
 
-        The last node of a model is not given up for that: it may still serve most of what it
-        gets, and with no node at all every request fails. Probes do take it out.
+        The last node of a model is given up only if nothing listens there: one that breaks
+        some of its answers serves the others, and with no node at all every request fails.
+        Probes take it out all the same.
         """
-        if kind not in _NODE_FAULTS or self._is_last(node):
+        if kind not in _NODE_FAULTS:
+            return
+        if kind is not FailureKind.UNREACHABLE and self._is_last(node):
             return
         before = node.health
         node.unreachable(f"requests fail: {kind}")
