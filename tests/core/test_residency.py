@@ -114,3 +114,16 @@ def test_events_of_a_former_incarnation_are_ignored() -> None:
     driver.step(IndexTrusted(old, IndexTrust.EXACT))
     assert hit_tokens(driver, range(16)) == 0
     assert driver.scheduler.stats.stale_events == 2
+
+
+def test_trust_in_events_leaves_the_bound_of_texts_as_it_was_learned() -> None:
+    """Events name tokens. A bound from the prior ratio would evict texts of a denser one."""
+    driver = Driver()
+    driver.ready("a", kv_blocks=64)
+    (node,) = driver.scheduler._cluster.nodes
+    residency = driver.scheduler._residency
+    residency.describe(node, 8.0)
+    residency.credit(node, request("r", "x" * 8_192).prompt)
+    held = residency.blocks(node)
+    driver.step(IndexTrusted(driver.ids["a"], IndexTrust.DEGRADED))
+    assert residency.blocks(node) == held == 16

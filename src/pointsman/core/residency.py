@@ -32,7 +32,6 @@ Levels = list[tuple[int, int]]
 """Per mask of slots the leading tokens of a prompt that they hold, most first. Masks are
 disjoint; who holds nothing is in none."""
 
-BYTES_PER_TOKEN_PRIOR = 4.0
 
 # Python 3.11 takes 0.1 us to look an enum's member up and a tenth of that for a global.
 _BYTES, _TOKENS = Unit.BYTES, Unit.TOKENS
@@ -116,15 +115,19 @@ class Residency:
 
     # --- nodes -------------------------------------------------------------------------
 
-    def describe(self, node: Node, bytes_per_token: float = BYTES_PER_TOKEN_PRIOR) -> None:
+    def describe(self, node: Node, bytes_per_token: float) -> None:
         """Bound what the node is credited with by its KV capacity; unknown is unbounded here
         and stays under the index's own cap."""
         blocks = node.facts.kv_blocks
         tokens = None if blocks is None else blocks * node.block_tokens
         text_blocks = None if tokens is None else int(tokens * bytes_per_token) // TEXT_SCHEME.size
-        exact = node.trust is IndexTrust.EXACT
         self._texts.set_capacity(node.slot, text_blocks)
-        self._tokens.set_capacity(node.slot, None if exact else blocks)
+        self._bound_tokens(node)
+
+    def _bound_tokens(self, node: Node) -> None:
+        """An exact node tells itself what it drops."""
+        exact = node.trust is IndexTrust.EXACT
+        self._tokens.set_capacity(node.slot, None if exact else node.facts.kv_blocks)
 
     def trust(self, node: Node, trust: IndexTrust) -> None:
         """The node's events are in sync, or no longer are. What the other source has claimed
@@ -134,7 +137,7 @@ class Residency:
             self._begin_events(node)
         if trust is IndexTrust.HISTORY and self._engine_blocks.pop(node.slot, None) is not None:
             self._tokens.clear(node.slot)
-        self.describe(node)
+        self._bound_tokens(node)
 
     def apply(self, node: Node, changes: Sequence[CacheChange]) -> None:
         """One message of the node's KV event stream."""
