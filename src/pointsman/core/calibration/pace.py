@@ -91,12 +91,8 @@ class Pace:
         ttft_s: float,
     ) -> None:
         """As `Calibration.observe_prefill`."""
-        known = self._class.speeds()
-        predicted_s = (
-            known.dispatch_s
-            + (tokens_ahead + tokens_own) * known.prefill_s_per_token
-            + (attention_ahead + attention_own) * known.attention_s_per_token2
-        )
+        tokens, attention = tokens_ahead + tokens_own, attention_ahead + attention_own
+        predicted_s = self._class.first_token_s(tokens, attention)
         self._prefill = self._moved(self._prefill, ttft_s, predicted_s)
         for calibration in self._learners():
             calibration.observe_prefill(
@@ -109,10 +105,7 @@ class Pace:
 
     def observe_decode(self, *, batch_mean: float, kv_tokens_mean: float, step_s: float) -> None:
         """As `Calibration.observe_decode`."""
-        known = self._class.speeds()
-        predicted_s = (
-            known.step_s + known.sequence_s * batch_mean + known.kv_token_s * kv_tokens_mean
-        )
+        predicted_s = self._class.step_s(batch_mean, kv_tokens_mean)
         self._decode = self._moved(self._decode, step_s, predicted_s)
         for calibration in self._learners():
             calibration.observe_decode(

@@ -49,7 +49,7 @@ class Calibration:
     a fit follows its engine, and to change policy in the middle of an overload helps nobody.
     """
 
-    __slots__ = ("_decode", "_prefill", "calibrated", "known", "prior")
+    __slots__ = ("_decode", "_prefill", "_speeds", "calibrated", "prior")
 
     def __init__(self, prior: Speeds = PRIOR) -> None:
         self.prior = prior
@@ -57,7 +57,7 @@ class Calibration:
             (prior.dispatch_s, prior.prefill_s_per_token, prior.attention_s_per_token2)
         )
         self._decode = Fit((prior.step_s, prior.sequence_s, prior.kv_token_s))
-        self.known: Speeds | None = prior
+        self._speeds: Speeds | None = prior
         self.calibrated = False
 
     def __repr__(self) -> str:
@@ -92,20 +92,28 @@ class Calibration:
         if not isfinite(seconds) or seconds <= 0:
             return
         if fit.observe(work, seconds, weight):
-            self.known = None
+            self._speeds = None
         if not self.calibrated:
             self.calibrated = _is_sane(self._prefill) and _is_sane(self._decode)
 
     def speeds(self) -> Speeds:
         """The speeds as known now."""
-        if self.known is None:
-            self.known = Speeds(*self._prefill.coefficients, *self._decode.coefficients)
-        return self.known
+        if self._speeds is None:
+            self._speeds = Speeds(*self._prefill.coefficients, *self._decode.coefficients)
+        return self._speeds
 
     @property
     def samples(self) -> tuple[int, int]:
         """Prefills and decodes observed."""
         return self._prefill.count, self._decode.count
+
+    def first_token_s(self, tokens: float, attention: float) -> float:
+        """Expected time to a first token when so much is to be computed before it."""
+        return self._prefill.predict((1.0, tokens, attention))
+
+    def step_s(self, batch: float, kv_tokens: float) -> float:
+        """Expected time of a step at this many sequences and resident tokens."""
+        return self._decode.predict((1.0, batch, kv_tokens))
 
     @property
     def ttft_error(self) -> float | None:
