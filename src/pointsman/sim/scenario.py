@@ -1,0 +1,125 @@
+"""A cluster, what it is told, and what befalls it: everything of a simulation but the traffic.
+
+All structs reject unknown fields, so that a scenario file with a typo is an error.
+"""
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+
+from pointsman.traffic.replayed import Slo
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+PROFILE_DEFAULT = "8b-h100"
+
+
+class NodeGroup(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+    """Nodes that are alike. `slowdown` multiplies every time of the profile (2.5 is 40 % of its
+    speed). What is None is the profile's own; `block_tokens` None is the trace's block size.
+    Nodes join `startup_s` after the beginning."""
+
+    count: Count = 1
+    profile: str = PROFILE_DEFAULT
+    slowdown: Positive = 1.0
+    kv_tokens: Count | None = None
+    block_tokens: Count | None = None
+    sequences_max: Count | None = None
+    startup_s: Seconds = 0.0
+
+
+class Index(StrEnum):
+    """How the scheduler learns what engines hold."""
+
+    PRECISE = "precise"  # the engines publish their KV events
+    APPROXIMATE = "approximate"  # it only knows its own placements
+
+
+class Knowledge(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+    """What the scheduler gets to know, and how late.
+
+    `event_loss` is the share of KV event messages that are lost; a loss is noticed with the next
+    message and mended by a replay. `prefill_error` and `decode_error` multiply the times that
+    are measured, so that learned speeds are off by that factor.
+    """
+
+    index: Index = Index.APPROXIMATE
+    event_lag_s: Seconds = 0.01
+    event_loss: Share = 0.0
+    report_interval_s: Positive = 1.0
+    report_lag_s: Seconds = 0.02
+    prefill_error: Positive = 1.0
+    decode_error: Positive = 1.0
+
+
+class Network(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+    """One-way delays. `dispatch_s` is what an engine itself takes before a request is queued."""
+
+    client_s: Seconds = 0.0005
+    engine_s: Seconds = 0.0005
+    dispatch_s: Seconds = 0.005
+
+
+class Backoff(StrEnum):
+    """What a client waits before it tries again."""
+
+    NONE = "none"
+    EXPONENTIAL = "exponential"  # 0.5 s · 2^n with jitter, or Retry-After where that is longer
+
+
+class Clients(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+    """How clients behave. `closed_loop` sends a session's next turn `think_s` after the answer
+    to the last one; else every request comes when the trace says. A client gives up after
+    `timeout_s`, and tries again up to `retries_max` times after a refusal, failure or timeout.
+    """
+
+    closed_loop: bool = False
+    retries_max: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
+    backoff: Backoff = Backoff.EXPONENTIAL
+    timeout_s: Positive | None = None
+
+
+class FaultKind(StrEnum):
+    """What can happen to nodes."""
+
+    CRASH = "crash"  # requests there break off; it returns after `duration_s`, cold
+    SLOW = "slow"  # every step takes `factor` times as long
+    HANG = "hang"  # no step ends for `duration_s`
+    PARTITION = "partition"  # reports, probes and KV events do not arrive
+    STALE = "stale"  # reports repeat what was true at its beginning
+    FLAP = "flap"  # probes fail and succeed in turn, each `period_s`; requests are served
+    EVENT_LOSS = "event_loss"  # of KV event messages a share of `factor` is lost
+
+
+class Fault(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+    """From `at_s` on for `duration_s` on the nodes named (`node-0`, `node-1` …; none: all)."""
+
+    kind: FaultKind
+    at_s: Seconds
+    duration_s: Positive
+    nodes: tuple[str, ...] = ()
+    factor: Positive = 1.0
+    period_s: Positive = 2.0
+
+
+class Scenario(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+    """Everything but the requests. Each of `gateways` has a scheduler of its own, and clients
+    take turns among them; they see each other's work in the engines' reports only."""
+
+    name: str
+    fleet: tuple[NodeGroup, ...] = (NodeGroup(count=8),)
+    gateways: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    knowledge: Knowledge = Knowledge()
+    network: Network = Network()
+    clients: Clients = Clients()
+    faults: tuple[Fault, ...] = ()
+    slo: Slo = Slo()
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are when all have joined."""
+        return sum(group.count for group in self.fleet)
