@@ -15,9 +15,9 @@ from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.events import NodeSpec, Placed, Verdict
 from pointsman.core.ids import ModelName, NodeName, RequestId
 from pointsman.core.options import SchedulerOptions
-from pointsman.core.records import NodeView
 from pointsman.core.request import Request
 from pointsman.core.scheduler import Scheduler
+from pointsman.core.views import NodeView
 from pointsman.telemetry.collector_metrics import CollectorMetrics
 from pointsman.telemetry.decisions import DecisionRing
 

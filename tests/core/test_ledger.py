@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pointsman.core.ids import NodeId, RequestId
-from pointsman.core.ledger import Lease, LeaseState, Ledger
+from pointsman.core.ledger import Ledger
 from pointsman.core.limits import LEASE_TTL_S, RESERVATION_TTL_S
+from pointsman.core.placement import Lease, LeaseState
 
 A, B = NodeId(1), NodeId(2)
 ONE, TWO = RequestId("one"), RequestId("two")

@@ -11,8 +11,8 @@ from pointsman.core.calibration import Speeds
 from pointsman.core.cluster import Health
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals, NodeSpec
 from pointsman.core.ids import ModelName, NodeName
-from pointsman.core.records import NodeView
-from pointsman.core.scheduler import Stats
+from pointsman.core.stats import Stats
+from pointsman.core.views import NodeView
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,9 @@ Reading order, top-down; a file imports only from files below it:
 
     exchange       one request's life: transition table
     scheduler      the spine: step(event, now_s) -> effects; _place is its centre
-    records        frozen pictures for people and metrics: a decision, a node
+    stats          what the scheduler has counted
+    views          frozen pictures of nodes, for people and metrics
+    records        the record of a decision
     membership     what shells report of nodes, applied
     router         candidates, their costs, the policy's choice: one pure question
     flight         one placed request: what was booked for it, what its end teaches
@@ -19,6 +21,7 @@ Reading order, top-down; a file imports only from files below it:
     engine_blocks  an engine's opaque block hashes -> our own chain
     calibration    engine speeds and output lengths, learned online
     prefix         prefix index: block hash -> set of nodes
+    placement      what a placement is made of: question, answer, bookings
     events         what step() is told and what it answers
     decision       the record of one decision
     request        what routing knows of one request

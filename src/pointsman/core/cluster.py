@@ -8,8 +8,6 @@ probes and from requests that could not reach the node; shells only report.
 from collections.abc import Collection
 from enum import StrEnum
 
-import msgspec
-
 from pointsman.core.blocks import Scheme, Unit
 from pointsman.core.calibration import Calibration, Pace, Speeds
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals, NodeSpec
@@ -23,6 +21,7 @@ from pointsman.core.limits import (
     PROBE_SUCCESSES_MIN,
     SIGNAL_AGE_MAX_S,
 )
+from pointsman.core.placement import Work
 
 BLOCK_TOKENS_DEFAULT = 16
 """vLLM's block size on GPUs, until the engine says its own."""
@@ -42,19 +41,6 @@ class Health(StrEnum):
     JOINING = "joining"
     READY = "ready"
     DOWN = "down"
-
-
-class Work(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What one request adds to its node until it settles. Booked once, unbooked once.
-
-    `prefill_s` is work, without the engine's fixed latency: it adds up in a queue.
-    """
-
-    new_tokens: int
-    attention: float
-    prefill_s: float
-    kv_tokens: int
-    output_tokens: int
 
 
 class Node:

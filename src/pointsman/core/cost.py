@@ -19,20 +19,12 @@ burst of siblings would compute their prefix once on every idle node. `dispatch`
 and not work: requests that wait behind each other do not add it up.
 """
 
-import msgspec
-
 from pointsman.core.calibration import Speeds
 from pointsman.core.cluster import Node
 from pointsman.core.decision import Candidate
 from pointsman.core.ledger import Ledger
 from pointsman.core.limits import FOOTPRINT_SAFETY
-
-
-class Demand(msgspec.Struct, frozen=True, gc=False):
-    """What a request asks of any node, in tokens: its prompt, and the output expected."""
-
-    prompt_tokens: int
-    output_tokens: int
+from pointsman.core.placement import Demand
 
 
 def footprint_blocks(new_tokens: int, output_tokens: int, block_tokens: int) -> int:

@@ -1,15 +1,11 @@
 """One placed request: what was booked for it, and what is learned from its end."""
 
-import msgspec
-
 from pointsman.core.calibration import OutputLengths, TokenRatio
-from pointsman.core.cluster import Node, Work
-from pointsman.core.cost import Demand
+from pointsman.core.cluster import Node
 from pointsman.core.decision import Candidate
 from pointsman.core.errors import EndCause
-from pointsman.core.ids import NodeId
+from pointsman.core.placement import Attempt, Credit, Demand, Work
 from pointsman.core.request import Outcome, Request
-from pointsman.core.residency import Credit
 
 _ANSWERED = frozenset({EndCause.FINISHED})
 
@@ -17,14 +13,6 @@ _ANSWERED = frozenset({EndCause.FINISHED})
 _DECODED_MIN = 0.25
 """At least this share of the time between first byte and end is taken to be decoding, however
 much prefill work is believed to have come between."""
-
-
-class Attempt(msgspec.Struct, frozen=True, gc=False):
-    """One try to place a request: since when it is here, and the nodes it failed on."""
-
-    request: Request
-    arrived_s: float
-    tried: tuple[NodeId, ...] = ()
 
 
 class Flight:

@@ -7,32 +7,11 @@ A node whose capacity is unknown has room for everything. So has a node without 
 estimate above its whole capacity must not be refused for ever, so a lease is cut to it.
 """
 
-from enum import StrEnum
-
-import msgspec
-
 from pointsman.core.ids import NodeId, RequestId
 from pointsman.core.limits import LEASE_TTL_S, RESERVATION_TTL_S
-
-
-class LeaseState(StrEnum):
-    """How firm a lease is."""
-
-    RESERVED = "reserved"  # placed, no token yet
-    COMMITTED = "committed"  # its prefill is over: the blocks are taken
-
+from pointsman.core.placement import Lease, LeaseState
 
 _RESERVED = LeaseState.RESERVED  # Python 3.11 takes 0.1 us to look an enum's member up
-
-
-class Lease(msgspec.Struct, frozen=True, gc=False):
-    """KV blocks of one node, promised to one request until `expires_s`."""
-
-    request_id: RequestId
-    node_id: NodeId
-    blocks: int
-    state: LeaseState
-    expires_s: float
 
 
 class Ledger:

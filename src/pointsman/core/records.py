@@ -1,88 +1,13 @@
-"""Frozen pictures of the scheduler's state, for people and metrics: a decision, a node."""
+"""The record of a decision: a frozen picture of its route, for people and metrics."""
 
 from collections.abc import Collection
 from operator import attrgetter
 
-import msgspec
-
-from pointsman.core.calibration import Speeds
 from pointsman.core.candidates import exclusions
-from pointsman.core.cluster import Health, Node
-from pointsman.core.cost import running_s
+from pointsman.core.cluster import Node
 from pointsman.core.decision import Candidate, Decision, Ruling
-from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals
-from pointsman.core.flight import Attempt
-from pointsman.core.ids import NodeId, NodeName
-from pointsman.core.ledger import Ledger
 from pointsman.core.limits import DECISION_ROWS_MAX
-from pointsman.core.policies.base import Choice, Hold
-from pointsman.core.residency import Residency
-from pointsman.core.router import Refusal, Route
-
-
-class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """A node at one moment. `remaining_s` is the work it has left, in seconds;
-    `signals_age_s` is None when it was never scraped. Hit totals are in tokens."""
-
-    name: NodeName
-    node_id: NodeId
-    url: str
-    health: Health
-    health_detail: str
-    draining: bool
-    pool: str
-    zone: str
-    labels: tuple[tuple[str, str], ...]
-    models: tuple[ModelCard, ...]
-    facts: NodeFacts
-    signals: NodeSignals
-    signals_age_s: float | None
-    inflight: int
-    foreign: int
-    concurrency_max: int
-    queue_s: float
-    remaining_s: float
-    kv_blocks_leased: int
-    kv_blocks: int | None
-    trust: IndexTrust
-    index_blocks: int
-    calibrated: bool
-    speeds: Speeds
-    predicted_tokens: int
-    reported_tokens: int
-
-
-def node_view(node: Node, ledger: Ledger, residency: Residency, now_s: float) -> NodeView:
-    """The node as it is at `now_s`."""
-    age_s = None if node.signals_at_s is None else now_s - node.signals_at_s
-    return NodeView(
-        name=node.name,
-        node_id=node.id,
-        url=node.spec.url,
-        health=node.health,
-        health_detail=node.health_detail,
-        draining=node.draining,
-        pool=node.spec.pool,
-        zone=node.spec.zone,
-        labels=node.spec.labels,
-        models=node.models,
-        facts=node.facts,
-        signals=node.signals,
-        signals_age_s=age_s,
-        inflight=node.inflight,
-        foreign=node.foreign(now_s),
-        concurrency_max=node.concurrency_max,
-        queue_s=node.queue_ahead_s(now_s),
-        remaining_s=node.queue_ahead_s(now_s) + running_s(node, node.speeds),
-        kv_blocks_leased=ledger.leased(node.id),
-        kv_blocks=node.facts.kv_blocks,
-        trust=node.trust,
-        index_blocks=residency.blocks(node),
-        calibrated=node.calibration.calibrated,
-        speeds=node.speeds,
-        predicted_tokens=node.predicted_tokens,
-        reported_tokens=node.reported_tokens,
-    )
+from pointsman.core.placement import Attempt, Choice, Hold, Refusal, Route
 
 
 def decision(

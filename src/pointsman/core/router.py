@@ -12,35 +12,16 @@ import msgspec
 from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.candidates import eligible, exclusions, matches, shortlist
 from pointsman.core.cluster import Cluster, Health
-from pointsman.core.cost import Demand, candidate
-from pointsman.core.decision import Candidate, Ineligible
+from pointsman.core.cost import candidate
+from pointsman.core.decision import Ineligible
 from pointsman.core.errors import ANSWERS, Reason
 from pointsman.core.ids import ModelName, NodeId
 from pointsman.core.ledger import Ledger
 from pointsman.core.limits import RETRY_AFTER_MAX_S
-from pointsman.core.policies.base import Choice, Hold, Policy
+from pointsman.core.placement import Demand, Hold, Refusal, Route
+from pointsman.core.policies.base import Policy
 from pointsman.core.request import Request
 from pointsman.core.residency import Residency, hit_tokens
-
-
-class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """No node can take it, and waiting does not help."""
-
-    reason: Reason
-    detail: str
-
-
-class Route(msgspec.Struct, frozen=True, gc=False):
-    """The answer, and all that led to it. `field` counts candidates before the shortlist."""
-
-    demand: Demand
-    rows: Sequence[Candidate]
-    field: int
-    answer: Choice | Hold | Refusal
-
-    def but(self, answer: Hold | Refusal) -> "Route":
-        """The same rows with another answer than the policy's."""
-        return Route(self.demand, self.rows, self.field, answer)
 
 
 class Router:

@@ -10,10 +10,8 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
-import msgspec
-
-from pointsman.core import records
-from pointsman.core.admission.held import HeldQueue, Waiting
+from pointsman.core import records, views
+from pointsman.core.admission.held import HeldQueue
 from pointsman.core.admission.retry_budget import RetryBudget
 from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.cluster import Cluster
@@ -34,7 +32,7 @@ from pointsman.core.events import (
     Started,
     Tick,
 )
-from pointsman.core.flight import Attempt, Flight, learn
+from pointsman.core.flight import Flight, learn
 from pointsman.core.ids import RequestId
 from pointsman.core.ledger import Ledger
 from pointsman.core.limits import (
@@ -45,24 +43,12 @@ from pointsman.core.limits import (
 )
 from pointsman.core.membership import NODE_EVENTS, Change, Membership, NodeEvent
 from pointsman.core.options import SchedulerOptions
+from pointsman.core.placement import Attempt, Choice, Credit, Hold, Refusal, Route, Waiting
 from pointsman.core.policies import catalog
-from pointsman.core.policies.base import Choice, Hold
 from pointsman.core.request import Outcome, Request
-from pointsman.core.residency import Credit, Residency
-from pointsman.core.router import Refusal, Route, Router
-
-
-class Stats(msgspec.Struct):
-    """Counts since the start. Each event about an ended incarnation or request is stale."""
-
-    arrived: int = 0
-    placed: int = 0
-    held: int = 0
-    refused: int = 0
-    retried: int = 0
-    settled: int = 0
-    stale_events: int = 0
-    leases_expired: int = 0
+from pointsman.core.residency import Residency
+from pointsman.core.router import Router
+from pointsman.core.stats import Stats
 
 
 class Scheduler:
@@ -360,10 +346,10 @@ class Scheduler:
         """Whether any node can take work."""
         return any(node.serving for node in self._cluster.nodes)
 
-    def nodes(self, now_s: float) -> list[records.NodeView]:
+    def nodes(self, now_s: float) -> list[views.NodeView]:
         self.catch_up()
         return [
-            records.node_view(n, self._ledger, self._residency, now_s) for n in self._cluster.nodes
+            views.node_view(n, self._ledger, self._residency, now_s) for n in self._cluster.nodes
         ]
 
     @property

@@ -13,8 +13,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import CollectorRegistry
 
 from pointsman.core.cluster import Health
-from pointsman.core.records import NodeView
 from pointsman.core.scheduler import Scheduler
+from pointsman.core.views import NodeView
 
 _Read = Callable[[NodeView], float | None]
 

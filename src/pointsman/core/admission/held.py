@@ -8,22 +8,12 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-import msgspec
-
 from pointsman.core.ids import RequestId
 from pointsman.core.limits import QUEUE_LENGTH_MAX, QUEUE_TIMEOUT_S
+from pointsman.core.placement import Waiting
 from pointsman.core.request import Request
 
 _Key = tuple[int, int]
-
-
-class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """A held request: since when it waits, and until when it may."""
-
-    request: Request
-    arrived_s: float
-    deadline_s: float
-    key: _Key
 
 
 class HeldQueue:

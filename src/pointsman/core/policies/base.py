@@ -1,33 +1,18 @@
-"""What every policy answers, and how all of them choose among equals."""
+"""What a policy is, and how all of them choose among equals."""
 
 from collections.abc import Sequence
 from operator import attrgetter
 from random import Random
 from typing import Protocol
 
-import msgspec
-
 from pointsman.core.decision import Candidate
+from pointsman.core.placement import Choice, Hold
 from pointsman.core.request import Request
 
 TIE_BAND_RATIO = 0.05
 TIE_BAND_S = 0.001
 """Scores in seconds that are this close are equal: learned speeds of two equal engines differ
 by a few per cent of noise, and following the noise would leave one of them idle."""
-
-
-class Choice(msgspec.Struct, frozen=True, gc=False):
-    """Place it there. `ties` counts the rows that were as good, the chosen one included."""
-
-    row: Candidate
-    ties: int
-    why: str
-
-
-class Hold(msgspec.Struct, frozen=True, gc=False):
-    """Keep it in the central queue; ask again when something changes."""
-
-    why: str
 
 
 class Policy(Protocol):

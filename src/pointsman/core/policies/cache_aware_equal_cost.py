@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from random import Random
 
 from pointsman.core.decision import Candidate
-from pointsman.core.policies.base import Choice, Hold, Stateless, pick_cheapest
+from pointsman.core.placement import Choice, Hold
+from pointsman.core.policies.base import Stateless, pick_cheapest
 from pointsman.core.policies.equal_cost import remaining_s
 from pointsman.core.request import Request
 

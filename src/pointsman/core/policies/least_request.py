@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from random import Random
 
 from pointsman.core.decision import Candidate
-from pointsman.core.policies.base import Choice, Hold, Stateless, pick
+from pointsman.core.placement import Choice, Hold
+from pointsman.core.policies.base import Stateless, pick
 from pointsman.core.request import Request
 
 

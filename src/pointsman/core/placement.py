@@ -1,0 +1,108 @@
+"""What a placement is made of: the question, the answer, and what is booked for it."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+from pointsman.core.blocks import Unit
+from pointsman.core.decision import Candidate
+from pointsman.core.errors import Reason
+from pointsman.core.ids import BlockHash, NodeId, RequestId, Slot
+from pointsman.core.request import Request
+
+
+class Attempt(msgspec.Struct, frozen=True, gc=False):
+    """One try to place a request: since when it is here, and the nodes it failed on."""
+
+    request: Request
+    arrived_s: float
+    tried: tuple[NodeId, ...] = ()
+
+
+class Demand(msgspec.Struct, frozen=True, gc=False):
+    """What a request asks of any node, in tokens: its prompt, and the output expected."""
+
+    prompt_tokens: int
+    output_tokens: int
+
+
+class Choice(msgspec.Struct, frozen=True, gc=False):
+    """Place it there. `ties` counts the rows that were as good, the chosen one included."""
+
+    row: Candidate
+    ties: int
+    why: str
+
+
+class Hold(msgspec.Struct, frozen=True, gc=False):
+    """Keep it in the central queue; ask again when something changes."""
+
+    why: str
+
+
+class Refusal(msgspec.Struct, frozen=True, gc=False):
+    """No node can take it, and waiting does not help."""
+
+    reason: Reason
+    detail: str
+
+
+class Route(msgspec.Struct, frozen=True, gc=False):
+    """The answer, and all that led to it. `field` counts candidates before the shortlist."""
+
+    demand: Demand
+    rows: Sequence[Candidate]
+    field: int
+    answer: Choice | Hold | Refusal
+
+    def but(self, answer: Hold | Refusal) -> "Route":
+        """The same rows with another answer than the policy's."""
+        return Route(self.demand, self.rows, self.field, answer)
+
+
+class Work(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What one request adds to its node until it settles. Booked once, unbooked once.
+
+    `prefill_s` is work, without the engine's fixed latency: it adds up in a queue.
+    """
+
+    new_tokens: int
+    attention: float
+    prefill_s: float
+    kv_tokens: int
+    output_tokens: int
+
+
+class LeaseState(StrEnum):
+    """How firm a lease is."""
+
+    RESERVED = "reserved"  # placed, no token yet
+    COMMITTED = "committed"  # its prefill is over: the blocks are taken
+
+
+class Lease(msgspec.Struct, frozen=True, gc=False):
+    """KV blocks of one node, promised to one request until `expires_s`."""
+
+    request_id: RequestId
+    node_id: NodeId
+    blocks: int
+    state: LeaseState
+    expires_s: float
+
+
+class Credit(msgspec.Struct, frozen=True, gc=False):
+    """Blocks that a placement added to a node's account, for taking them back."""
+
+    slot: Slot
+    unit: Unit
+    hashes: Sequence[BlockHash]
+
+
+class Waiting(msgspec.Struct, frozen=True, gc=False):
+    """A held request: since when it waits, and until when it may."""
+
+    request: Request
+    arrived_s: float
+    deadline_s: float
+    key: tuple[int, int]
