@@ -4,14 +4,15 @@ Purpose: one model of an engine's compute for two drivers, the simulated engine 
 (engines/simulated) and a discrete-event simulation on virtual time. The driver asks for the next
 step (`plan`), lets its duration pass on a clock of its own, and completes it.
 
-Reading order: `batch` (the engine: admission, steps, preemption), `blocks` (the paged KV cache
-with its prefix cache), `profiles` (what a GPU and a model cost in seconds), `jobs` (the values).
+Reading order: `batch` (the engine: admission, steps, preemption), `steps` (what a step takes and
+brings), `blocks` (the paged KV cache with its prefix cache), `profiles` (what a GPU and a model
+cost in seconds), `jobs` (the values).
 
 Ownership: `ComputeModel` owns every block and every sequence; a driver holds `Sequence` handles
 only to read them. Must not import anything of pointsman outside this package.
 """
 
-from pointsman.engines.compute_model.batch import ComputeModel, Outcome, Step
+from pointsman.engines.compute_model.batch import ComputeModel
 from pointsman.engines.compute_model.blocks import BlockPool
 from pointsman.engines.compute_model.jobs import (
     CacheCleared,
@@ -24,6 +25,7 @@ from pointsman.engines.compute_model.jobs import (
     root_hash,
 )
 from pointsman.engines.compute_model.profiles import PROFILES, Profile
+from pointsman.engines.compute_model.steps import Outcome, Step, Stretch
 
 __all__ = [
     "PROFILES",
@@ -38,6 +40,7 @@ __all__ = [
     "Sequence",
     "Step",
     "Stored",
+    "Stretch",
     "chain_hashes",
     "root_hash",
 ]

@@ -13,38 +13,13 @@ reusable) and it waits at its old place. A block is reusable as soon as its comp
 and its event leaves with the step's completion: both as in vLLM.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from itertools import pairwise
 
-import msgspec
-
 from pointsman.engines.compute_model.blocks import BlockPool
-from pointsman.engines.compute_model.jobs import CacheEvent, Job, Sequence, Stored
+from pointsman.engines.compute_model.jobs import Job, Sequence, Stored
 from pointsman.engines.compute_model.profiles import Profile
-
-
-class Step(msgspec.Struct, frozen=True, gc=False):
-    """One planned forward pass. `duration_s` is at the profile's speed."""
-
-    duration_s: float
-    prefill_tokens: int
-    decode_tokens: int
-    kv_tokens: int
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """What a completed step brought.
-
-    Each of `advanced` has one more token (its first where `generated` is 1); those of them that are
-    done are also in `finished`. `events` are in the order in which they happened.
-    """
-
-    step: Step
-    advanced: list[Sequence]
-    finished: list[Sequence]
-    admitted: list[Sequence]
-    preempted: list[Sequence]
-    events: list[CacheEvent]
+from pointsman.engines.compute_model.steps import Outcome, Step, Stretch
 
 
 class ComputeModel:
@@ -138,6 +113,44 @@ class ComputeModel:
         self.pool.events = []
         return outcome
 
+    def foresee(self) -> Stretch | None:
+        """The coming steps, as long as all of them do the same; None where that is not more
+        than one. It stands until a job is added or aborted."""
+        assert self._step is None, "the planned step is not completed"
+        steps, kv_tokens = self._alike()
+        if steps < 2:
+            return None
+        profile, batch = self.profile, len(self._running)
+        fixed_s = profile.base_s + profile.sequence_s * batch
+        first_s = fixed_s + profile.kv_token_s * (kv_tokens + batch)
+        return Stretch(steps, first_s, profile.kv_token_s * batch)
+
+    def advance(self, stretch: Stretch, steps: int) -> Outcome:
+        """Let the first `steps` of the stretch that was foreseen take effect, all at once: what
+        is left is as if each had been planned and completed."""
+        assert 0 < steps <= stretch.steps, (steps, stretch)
+        running, size = self._running, self.profile.block_size
+        grown = kv_tokens = 0
+        finished: list[Sequence] = []
+        for sequence in running:
+            sequence.computed += steps
+            sequence.target += steps
+            sequence.generated += steps
+            kv_tokens += sequence.computed
+            blocks = -(-sequence.computed // size)
+            grown += blocks - sequence.blocks
+            sequence.blocks = blocks
+            if sequence.generated == sequence.job.output_tokens:
+                finished.append(sequence)
+        self.pool.allocate(grown)
+        advanced = list(running)
+        for sequence in finished:
+            _remove(running, sequence)
+            self._retire(sequence)
+        events, self.pool.events = self.pool.events, []
+        step = Step(stretch.duration_s(steps), 0, steps * len(advanced), kv_tokens)
+        return Outcome(step, advanced, finished, [], [], events)
+
     @property
     def running(self) -> int:
         return len(self._running)
@@ -168,6 +181,40 @@ class ComputeModel:
         size = self.profile.block_size
         assert all(s.computed <= s.blocks * size for s in self._running), "KV outside its blocks"
         assert len(self._running) <= self.profile.max_num_seqs
+
+    def _alike(self) -> tuple[int, int]:
+        """How many coming steps only decode the sequences that run now, and their tokens."""
+        running, size = self._running, self.profile.block_size
+        if not running or not self._admits_none():
+            return 0, 0
+        steps, kv_tokens = running[0].job.output_tokens, 0
+        for sequence in running:
+            computed = sequence.computed
+            if sequence.target - computed != 1 or not sequence.generated:
+                return 0, 0  # it prefills
+            if len(sequence.job.hashes) * size > computed:
+                return 0, 0  # it publishes blocks of its output
+            left = sequence.job.output_tokens - sequence.generated
+            steps = min(left, steps)
+            kv_tokens += computed
+        free = self.pool.free
+        if self._growth(steps) > free:
+            steps = bisect_right(range(steps), free, key=self._growth) - 1
+        return steps, kv_tokens
+
+    def _growth(self, steps: int) -> int:
+        """Blocks that all running sequences need for so many tokens more."""
+        size = self.profile.block_size
+        return sum(-(-(s.computed + steps) // size) - s.blocks for s in self._running)
+
+    def _admits_none(self) -> bool:
+        """Whether nobody waits, or the head does in vain until a sequence ends."""
+        if not self._waiting or self.running == self.profile.max_num_seqs:
+            return True
+        if self._refused is None:
+            return False
+        head, free = self._refused
+        return head is self._waiting[0] and self.pool.free <= free
 
     def _plan_decodes(self) -> tuple[int, int, list[Sequence]]:
         """A token for each sequence that lacks just one; gives their number, KV and the others."""
