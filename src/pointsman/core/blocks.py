@@ -102,6 +102,17 @@ class Prompt:
         self._token_bytes = None if tokens is None else token_bytes(tokens)
         self._chains: dict[Scheme, list[BlockHash]] = {}
 
+    @classmethod
+    def chained(
+        cls, namespace: Namespace, token_count: int, chains: dict[Scheme, list[BlockHash]]
+    ) -> "Prompt":
+        """A prompt of which nothing is known but its length and its blocks' hashes: a trace
+        tells no more. It has no blocks under other schemes."""
+        prompt = cls(namespace)
+        prompt.token_count = token_count
+        prompt._chains = chains
+        return prompt
+
     def chain(self, scheme: Scheme) -> list[BlockHash]:
         """The prompt's block hashes under `scheme`; empty where the unit is not known."""
         known = self._chains.get(scheme)

@@ -64,9 +64,16 @@ class EngineBlocks:
         """Our hashes of the blocks in `event`, in its order."""
         if not _on_gpu(event.medium):
             return []
+        return self._store(_names(event.block_hashes), self._chain(event))
+
+    def chained(self, hashes: Sequence[BlockHash]) -> list[BlockHash]:
+        """Blocks that are told under our own hashes, which are then their names, too."""
+        return self._store(_names(hashes), hashes)
+
+    def _store(self, found: Sequence[int], chain: Sequence[BlockHash]) -> list[BlockHash]:
         own: list[BlockHash] = []
         known, copies, names = self._own, self._copies, self._names
-        for name, computed in zip(_names(event.block_hashes), self._chain(event), strict=False):
+        for name, computed in zip(found, chain, strict=False):
             block = known.get(name)
             if block is not None:
                 copies[name] = copies.get(name, 0) + 1
@@ -74,7 +81,7 @@ class EngineBlocks:
                 known[name] = block = computed
                 names[block] = names.get(block, 0) + 1
             else:
-                self.overflows += len(event.block_hashes) - len(own)
+                self.overflows += len(found) - len(own)
                 break
             own.append(block)
         return own

@@ -12,7 +12,7 @@ import msgspec
 
 from pointsman.core.decision import Decision
 from pointsman.core.errors import FailureKind, Reason
-from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
+from pointsman.core.ids import BlockHash, ModelName, NodeId, NodeName, RequestId
 from pointsman.core.request import Outcome, Request
 
 # --- events: requests -------------------------------------------------------------------
@@ -185,11 +185,18 @@ class AllBlocksCleared(msgspec.Struct, frozen=True, gc=False, tag="AllBlocksClea
 CacheChange = BlockStored | BlockRemoved | AllBlocksCleared
 
 
+class ChainStored(msgspec.Struct, frozen=True, gc=False):
+    """Blocks that became reusable, told under our own hashes by who has chained them already.
+    A later `BlockRemoved` names them by the same."""
+
+    hashes: Sequence[BlockHash]
+
+
 class CacheChanged(msgspec.Struct, frozen=True, gc=False):
     """One message of an engine's KV event stream, in order."""
 
     node_id: NodeId
-    changes: Sequence[CacheChange]
+    changes: Sequence[CacheChange | ChainStored]
 
 
 class IndexTrust(StrEnum):

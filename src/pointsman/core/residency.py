@@ -20,6 +20,7 @@ from pointsman.core.events import (
     BlockRemoved,
     BlockStored,
     CacheChange,
+    ChainStored,
     IndexTrust,
 )
 from pointsman.core.ids import BlockHash, Slot
@@ -130,7 +131,7 @@ class Residency:
             self._tokens.clear(node.slot)
         self._bound_tokens(node)
 
-    def apply(self, node: Node, changes: Sequence[CacheChange]) -> None:
+    def apply(self, node: Node, changes: Sequence[CacheChange | ChainStored]) -> None:
         """One message of the node's KV event stream."""
         engine = self._engine_blocks.get(node.slot)
         if engine is None:
@@ -140,6 +141,8 @@ class Residency:
             match change:
                 case BlockStored():
                     index.insert(slot, engine.stored(change))
+                case ChainStored():
+                    index.insert(slot, engine.chained(change.hashes))
                 case BlockRemoved():
                     index.remove(slot, engine.removed(change))
                 case AllBlocksCleared():
