@@ -1,20 +1,22 @@
-"""Readers of public request traces.
+"""Readers of public request traces, and of what Pointsman itself wrote down.
 
-Three formats are known by their first line:
+Four formats are known by their first line:
 
 - `slice`: JSONL `{t_ms, input_tokens, output_tokens, hash_ids?, block_tokens?, session_id?, turn?,
   think_ms?}`, the common form that the project's own trace slices have;
 - `mooncake`: JSONL `{timestamp, input_length, output_length, hash_ids}` (ms, blocks of 512 tokens),
   as published with Qin et al., "Mooncake", FAST'25;
 - `azure`: CSV `TIMESTAMP,ContextTokens,GeneratedTokens`, as published with Patel et al.,
-  "Splitwise", ISCA 2024. It knows no prefixes, so no hit ratio can be given for it.
+  "Splitwise", ISCA 2024. It knows no prefixes, so no hit ratio can be given for it;
+- `pointsman`: the JSON lines of Pointsman's own access log (`telemetry/access_log.py`). A request
+  arrived `e2e_ms` before the `time` of its line. It has lengths and arrivals, no prefixes.
 """
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import chain, pairwise
-from typing import Annotated
+from typing import Annotated, assert_never
 
 import msgspec
 
@@ -26,12 +28,14 @@ ROWS_MAX = 5_000_000
 """A trace is held in memory: 5 M rows of 27 blocks are about 2 GiB, more is a wrong file."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
+_FINISHED = "finished"  # how the access log says that an answer is whole
 
 
 class TraceFormat(StrEnum):
     SLICE = "slice"
     MOONCAKE = "mooncake"
     AZURE = "azure"
+    POINTSMAN = "pointsman"
 
 
 class TraceError(ValueError):
@@ -59,13 +63,19 @@ def read_trace(lines: Iterable[bytes | str], *, name: str) -> Trace:
         raise TraceError(f"{name} is empty. Remedy: give a file with at least one request.")
     trace_format = _detect(first[1], name)
     rows = chain([first], numbered)
-    if trace_format is TraceFormat.AZURE:
-        requests = list(_azure_requests(numbered, name))
-    else:
-        requests = list(_json_requests(rows, name, trace_format))
+    notes: list[str] = []
+    match trace_format:
+        case TraceFormat.AZURE:
+            requests = list(_azure_requests(numbered, name))
+        case TraceFormat.POINTSMAN:
+            requests, notes = _logged_requests(rows, name)
+        case TraceFormat.SLICE | TraceFormat.MOONCAKE:
+            requests = list(_json_requests(rows, name, trace_format))
+        case _:
+            assert_never(trace_format)
     if not requests:
-        raise TraceError(f"{name} has a header but no request. Remedy: give a complete file.")
-    return _stamped(requests, name, trace_format)
+        raise TraceError(f"{name} holds no request. Remedy: give a complete file.")
+    return _stamped(requests, name, trace_format, notes)
 
 
 class _SliceRow(msgspec.Struct, frozen=True):
@@ -86,6 +96,14 @@ class _MooncakeRow(msgspec.Struct, frozen=True):
     hash_ids: tuple[int, ...] = ()
 
 
+class _LoggedRow(msgspec.Struct, frozen=True):
+    time: Annotated[datetime, msgspec.Meta(tz=True)]
+    end: str
+    e2e_ms: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    prompt_tokens: Count | None = None
+    output_tokens: Count | None = None
+
+
 def _numbered(lines: Iterable[bytes | str]) -> Iterator[tuple[int, bytes]]:
     """Yield (line number, line) of the lines that are not blank."""
     for number, line in enumerate(lines, start=1):
@@ -101,12 +119,15 @@ def _detect(line: bytes, name: str) -> TraceFormat:
             return TraceFormat.SLICE
         if b'"timestamp"' in line:
             return TraceFormat.MOONCAKE
+        if b'"time"' in line and b'"end"' in line:
+            return TraceFormat.POINTSMAN
     if line.startswith(b"TIMESTAMP,"):
         return TraceFormat.AZURE
     raise TraceError(
         f"{name} line 1 is in no known trace format. Remedy: give JSON lines with `t_ms`, "
         "`input_tokens`, `output_tokens` (or Mooncake's `timestamp`, `input_length`, "
-        "`output_length`), or a CSV that begins with `TIMESTAMP,ContextTokens,GeneratedTokens`."
+        "`output_length`), Pointsman's access log, or a CSV that begins with "
+        "`TIMESTAMP,ContextTokens,GeneratedTokens`."
     )
 
 
@@ -184,7 +205,52 @@ def _azure_requests(rows: Iterable[tuple[int, bytes]], name: str) -> Iterator[Tr
         yield TrafficRequest(at_s=at_s, input_tokens=input_tokens, output_tokens=output_tokens)
 
 
-def _stamped(requests: list[TrafficRequest], name: str, trace_format: TraceFormat) -> Trace:
+def _logged_requests(
+    rows: Iterable[tuple[int, bytes]], name: str
+) -> tuple[list[TrafficRequest], list[str]]:
+    """Requests in order of arrival (the log has them in order of their end), and notes."""
+    decoder = msgspec.json.Decoder(_LoggedRow)
+    arrived: list[tuple[datetime, _LoggedRow]] = []
+    unknown = cut = 0
+    for number, raw in rows:
+        try:
+            row = decoder.decode(raw)
+            at = row.time - timedelta(milliseconds=row.e2e_ms)
+        except (msgspec.DecodeError, UnicodeDecodeError, OverflowError) as error:
+            raise TraceError(
+                f"{name} line {number}: {error}. Remedy: each line must be one of Pointsman's "
+                "access log; mend or delete the line."
+            ) from None
+        if row.prompt_tokens is None:
+            unknown += 1
+            continue
+        cut += row.end != _FINISHED
+        arrived.append((at, row))
+    if not arrived:
+        raise TraceError(
+            f"{name}: no line tells `prompt_tokens`. Remedy: give a log in which requests were "
+            "served by engines that report their usage."
+        )
+    arrived.sort(key=lambda item: item[0])
+    requests = [
+        TrafficRequest(
+            at_s=(at - arrived[0][0]).total_seconds(),
+            input_tokens=row.prompt_tokens or 0,
+            output_tokens=row.output_tokens or 0,
+        )
+        for at, row in arrived
+    ]
+    notes = []
+    if unknown:
+        notes.append(f"{unknown} lines tell no prompt length (refused, or no generation): left out")
+    if cut:
+        notes.append(f"{cut} answers were cut short: taken as long as they had become")
+    return requests, notes
+
+
+def _stamped(
+    requests: list[TrafficRequest], name: str, trace_format: TraceFormat, notes: list[str]
+) -> Trace:
     """Check the order, count time from the first arrival, spread ticks, fill in think times."""
     if len(requests) > ROWS_MAX:
         raise TraceError(f"{name} has over {ROWS_MAX} requests. Remedy: cut it into parts.")
@@ -197,7 +263,7 @@ def _stamped(requests: list[TrafficRequest], name: str, trace_format: TraceForma
                 "Remedy: sort the file by time."
             )
     spread_s, tick_s = spread_ticks(stamps_s)
-    notes = []
+    notes = list(notes)
     if tick_s is not None:
         notes.append(
             f"arrivals are stamped in ticks of {tick_s:g} s ({len(set(stamps_s))} stamps for "
