@@ -19,7 +19,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from pointsman.cli.bench import read_trace_file
+from pointsman.cli.trace_file import read_trace_file
 from pointsman.traffic.ideal import bounded_hit_ratio, ideal_hit_ratio
 
 TRACE = Path(__file__).parents[2] / "shared/traces/mooncake_conversation.jsonl.gz"

@@ -1,9 +1,7 @@
 """`pointsman bench` and `pointsman compare`: load a live server, report, compare reports."""
 
-import gzip
 import resource
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,6 +20,7 @@ from pointsman.cli.bench_session import (
     UnknownPolicyError,
     run_plan,
 )
+from pointsman.cli.trace_file import read_trace_file
 from pointsman.loadgen.client import ClientLimits, parse_target
 from pointsman.loadgen.runner import Endpoint
 from pointsman.report.run import (
@@ -33,22 +32,17 @@ from pointsman.report.run import (
     decode_runs,
 )
 from pointsman.traffic.arrivals import accelerate, poisson, window
-from pointsman.traffic.generate import chat, long_tail, shared_prefix
 from pointsman.traffic.ideal import ideal_hit_ratio
 from pointsman.traffic.outcome import RequestRecord
 from pointsman.traffic.request import TrafficRequest, summarize
-from pointsman.traffic.trace import Trace, TraceError, read_trace
+from pointsman.traffic.source import WORKLOADS
+from pointsman.traffic.trace import Trace
 
 REQUESTS_DEFAULT = 200
 CONCURRENCY_DEFAULT = 16
 FILES_SPARE = 64
 """Descriptors left for everything but connections."""
 
-GENERATORS: dict[str, Callable[..., tuple[TrafficRequest, ...]]] = {
-    "shared-prefix": shared_prefix,
-    "long-tail": long_tail,
-    "chat": chat,
-}
 _POSITIVE = click.IntRange(min=1)
 _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 
@@ -100,9 +94,9 @@ Exit codes: 0 done, 1 a request failed or the server cannot be used, 2 wrong usa
 )
 @click.option(
     "--workload",
-    type=click.Choice(list(GENERATORS)),
+    type=click.Choice(list(WORKLOADS)),
     metavar="NAME",
-    help=f"Or make requests up: {', '.join(GENERATORS)}.  [default: shared-prefix]",
+    help=f"Or make requests up: {', '.join(WORKLOADS)}.  [default: shared-prefix]",
 )
 @click.option(
     "--requests",
@@ -247,20 +241,6 @@ def compare(files: tuple[Path, ...], html_file: Path | None) -> None:
     write(tuple(runs), None, html_file)
 
 
-def read_trace_file(path: Path) -> Trace:
-    """Read a trace, gzipped or not. Usage errors name file, line and remedy."""
-    try:
-        with path.open("rb") as raw:
-            zipped = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            return read_trace(gzip.GzipFile(fileobj=raw) if zipped else raw, name=str(path))
-    except (OSError, EOFError) as error:
-        cause = getattr(error, "strerror", None) or error
-        raise click.UsageError(f"{path}: {cause}. Remedy: give a readable, whole file.") from None
-    except TraceError as error:
-        raise click.UsageError(str(error)) from None
-
-
 def _plan(options: BenchOptions) -> Plan:
     """Check what excludes what, then make or read the requests."""
     if options.trace_file and options.workload:
@@ -320,7 +300,7 @@ def _stream(options: BenchOptions) -> tuple[str, tuple[TrafficRequest, ...], tup
         trace = read_trace_file(options.trace_file)
         return options.trace_file.name, _from_trace(trace, options), trace.notes
     name = options.workload or "shared-prefix"
-    stream = GENERATORS[name](
+    stream = WORKLOADS[name](
         requests=options.requests or REQUESTS_DEFAULT,
         rate_rps=options.rate_rps or 1.0,  # a closed loop takes no notice of arrivals
         rng=Random(options.seed),
