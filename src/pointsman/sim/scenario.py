@@ -8,6 +8,7 @@ from typing import Annotated
 
 import msgspec
 
+from pointsman.engines.compute_model import Profile
 from pointsman.traffic.replayed import Slo
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -19,16 +20,17 @@ PROFILE_DEFAULT = "8b-h100"
 
 
 class NodeGroup(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
-    """Nodes that are alike. `slowdown` multiplies every time of the profile (2.5 is 40 % of its
-    speed). What is None is the profile's own; `block_tokens` None is the trace's block size.
-    Nodes join `startup_s` after the beginning."""
+    """Nodes that are alike. `profile` is a name or a profile of one's own; `slowdown` multiplies
+    every time of it (2.5 is 40 % of its speed). What is None is the profile's own; `block_tokens`
+    None is the trace's block size. Nodes join `startup_s` after the beginning."""
 
     count: Count = 1
-    profile: str = PROFILE_DEFAULT
+    profile: str | Profile = PROFILE_DEFAULT
     slowdown: Positive = 1.0
     kv_tokens: Count | None = None
     block_tokens: Count | None = None
     sequences_max: Count | None = None
+    context_tokens: Count | None = None
     startup_s: Seconds = 0.0
 
 
@@ -75,9 +77,11 @@ class Clients(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknow
     """How clients behave. `closed_loop` sends a session's next turn `think_s` after the answer
     to the last one; else every request comes when the trace says. A client gives up after
     `timeout_s`, and tries again up to `retries_max` times after a refusal, failure or timeout.
+    `bounds_output` says whether requests carry the very length of their answer as `max_tokens`.
     """
 
     closed_loop: bool = False
+    bounds_output: bool = False
     retries_max: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
     backoff: Backoff = Backoff.EXPONENTIAL
     timeout_s: Positive | None = None

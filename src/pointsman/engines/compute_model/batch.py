@@ -14,6 +14,7 @@ and its event leaves with the step's completion: both as in vLLM.
 """
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable
 from itertools import pairwise
 
 from pointsman.engines.compute_model.blocks import BlockPool
@@ -150,6 +151,10 @@ class ComputeModel:
         events, self.pool.events = self.pool.events, []
         step = Step(stretch.duration_s(steps), 0, steps * len(advanced), kv_tokens)
         return Outcome(step, advanced, finished, [], [], events)
+
+    def sequences(self) -> Iterable[Sequence]:
+        """All that run or wait, in order of arrival."""
+        return self._sequences.values()
 
     @property
     def running(self) -> int:

@@ -1,0 +1,171 @@
+"""The clients: they send what the trace says, try again if they are of that kind, and note what
+came of each request."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from random import Random
+
+from pointsman.core.errors import EndCause
+from pointsman.core.ids import RequestId
+from pointsman.sim.clock import Clock, Timer
+from pointsman.sim.gateway import Answer, SimulatedGateway
+from pointsman.sim.prompts import Prompts
+from pointsman.sim.scenario import Backoff, Clients, Network
+from pointsman.traffic.outcome import Outcome, RequestRecord
+from pointsman.traffic.request import TrafficRequest, conversations
+
+BACKOFF_S = 0.5
+BACKOFF_S_MAX = 60.0
+_RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504})
+"""As the openai client does."""
+
+
+class Crowd:
+    """All clients. `on_done` is called when the last request is over."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        gateways: Sequence[SimulatedGateway],
+        requests: Sequence[TrafficRequest],
+        prompts: Prompts,
+        *,
+        behaviour: Clients,
+        network: Network,
+        rng: Random,
+        on_done: Callable[[], None],
+    ) -> None:
+        self.records: list[RequestRecord | None] = [None] * len(requests)
+        self.attempts = 0
+        self.done = 0
+        self._clock = clock
+        self._gateways = gateways
+        self._requests = requests
+        self._prompts = prompts
+        self._behaviour = behaviour
+        self._network = network
+        self._rng = rng
+        self._on_done = on_done
+        self._following: dict[int, int] = {}
+
+    def begin(self) -> None:
+        """Send what comes by the clock; in a closed loop only first turns do."""
+        waiting: set[int] = set()
+        if self._behaviour.closed_loop:
+            places = {id(request): index for index, request in enumerate(self._requests)}
+            for turns in conversations(self._requests):
+                indexes = [places[id(turn)] for turn in turns]
+                self._following.update(pairwise(indexes))
+            waiting.update(self._following.values())
+        for index, request in enumerate(self._requests):
+            if index not in waiting:
+                self._clock.at(request.at_s, self._send, index, request.at_s)
+
+    def _send(self, index: int, due_s: float) -> None:
+        _Call(self, index, due_s).send()
+
+    def ended(self, call: "_Call", record: RequestRecord) -> None:
+        """A request has come to its end, after however many attempts."""
+        assert self.records[record.index] is None, f"request {record.index} ended twice"
+        self.records[record.index] = record
+        self.done += 1
+        following = self._following.get(record.index)
+        if following is not None:
+            due_s = self._clock.now_s + self._network.client_s
+            due_s += self._requests[following].think_s
+            self._clock.at(due_s, self._send, following, due_s)
+        if self.done == len(self.records):
+            self._on_done()
+
+
+class _Call:
+    """One request, from when it is due to the last answer to it."""
+
+    __slots__ = ("_attempt", "_crowd", "_due_s", "_index", "_request_id", "_timer")
+
+    def __init__(self, crowd: Crowd, index: int, due_s: float) -> None:
+        self._crowd = crowd
+        self._index = index
+        self._due_s = due_s
+        self._attempt = 0
+        self._request_id = RequestId("")
+        self._timer: Timer | None = None
+
+    def send(self) -> None:
+        crowd = self._crowd
+        crowd.attempts += 1
+        gateway = crowd._gateways[(self._index + self._attempt) % len(crowd._gateways)]
+        self._request_id = RequestId(f"{self._index}.{self._attempt}")
+        crowd._clock.after(crowd._network.client_s, self._arrive, gateway)
+        timeout_s = crowd._behaviour.timeout_s
+        if timeout_s is not None:
+            self._timer = crowd._clock.after(timeout_s, self._give_up, gateway)
+
+    def _arrive(self, gateway: SimulatedGateway) -> None:
+        crowd = self._crowd
+        request = crowd._prompts.request(
+            self._index, self._request_id, bounds_output=crowd._behaviour.bounds_output
+        )
+        gateway.arrive(request, crowd._requests[self._index].output_tokens, self)
+
+    def _give_up(self, gateway: SimulatedGateway) -> None:
+        delay_s = self._crowd._network.client_s
+        self._crowd._clock.after(delay_s, gateway.client_gone, self._request_id)
+
+    def answered(self, answer: Answer) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        crowd = self._crowd
+        if self._tries_again(answer):
+            wait_s = self._wait_s(answer)
+            self._attempt += 1
+            crowd._clock.after(crowd._network.client_s + wait_s, self.send)
+            return
+        crowd.ended(self, self._record(answer))
+
+    def _tries_again(self, answer: Answer) -> bool:
+        if self._attempt >= self._crowd._behaviour.retries_max:
+            return False
+        timed_out = answer.end is EndCause.CLIENT_GONE
+        return timed_out or (answer.first_byte_s is None and answer.status in _RETRIED)
+
+    def _wait_s(self, answer: Answer) -> float:
+        crowd = self._crowd
+        if crowd._behaviour.backoff is Backoff.NONE:
+            return 0.0
+        wait_s = min(BACKOFF_S_MAX, BACKOFF_S * 2.0**self._attempt)
+        jittered_s = wait_s * (1 - 0.25 * crowd._rng.random())
+        return max(jittered_s, answer.retry_after_s or 0.0)
+
+    def _record(self, answer: Answer) -> RequestRecord:
+        request, client_s = self._crowd._requests[self._index], self._crowd._network.client_s
+        finished = answer.end is EndCause.FINISHED
+        e2e_s = answer.ended_s + client_s - self._due_s
+        ttft_s = None
+        if answer.first_byte_s is not None and answer.status == 200:
+            ttft_s = answer.first_byte_s + client_s - self._due_s
+        steps = request.output_tokens - 1
+        tpot_s = (e2e_s - ttft_s) / steps if finished and ttft_s is not None and steps > 0 else None
+        return RequestRecord(
+            index=self._index,
+            due_s=self._due_s,
+            sent_s=self._due_s,
+            outcome=Outcome.OK if finished else _OUTCOMES.get(answer.end, Outcome.HTTP_ERROR),
+            e2e_s=e2e_s,
+            ttft_s=ttft_s,
+            tpot_s=tpot_s,
+            input_tokens=request.input_tokens,
+            output_tokens=request.output_tokens,
+            prompt_tokens=request.input_tokens if finished else None,
+            completion_tokens=request.output_tokens if finished else None,
+            cached_tokens=answer.cached_tokens,
+            http_status=answer.status,
+            cause=answer.reason,
+            node=answer.node,
+            session=request.session,
+            turn=request.turn,
+            tenant=request.tenant,
+        )
+
+
+_OUTCOMES = {EndCause.TRUNCATED: Outcome.TRUNCATED, EndCause.CLIENT_GONE: Outcome.TIMEOUT}

@@ -1,0 +1,315 @@
+"""One gateway process: a real `Scheduler`, and a real `Exchange` for each request.
+
+It does what the HTTP gateway and the scheduler service do, with delays instead of sockets.
+"""
+
+from collections.abc import Callable
+from typing import Protocol, assert_never
+
+import msgspec
+
+from pointsman.core.errors import ANSWERS, EndCause, FailureKind, Reason
+from pointsman.core.events import (
+    Admitted,
+    Arrived,
+    Effect,
+    Event,
+    Failed,
+    Held,
+    Left,
+    Placed,
+    Refused,
+    Settled,
+    Started,
+    Tick,
+)
+from pointsman.core.exchange import Exchange, Timeouts
+from pointsman.core.ids import NodeId, NodeName, RequestId
+from pointsman.core.options import SchedulerOptions
+from pointsman.core.request import Outcome, Request
+from pointsman.core.scheduler import Scheduler
+from pointsman.engines.compute_model import Job
+from pointsman.sim.clock import Clock, Timer
+from pointsman.sim.node import NodeDownError, SimulatedNode
+from pointsman.sim.scenario import Knowledge, Network
+
+TICK_S = 1.0
+"""The scheduler service's own heartbeat."""
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What the client gets; times are the gateway's. `reason` is set where it is an error."""
+
+    end: EndCause
+    reason: str = ""
+    status: int = 200
+    retry_after_s: float | None = None
+    node: str = ""
+    first_byte_s: float | None = None
+    ended_s: float = 0.0
+    cached_tokens: int | None = None
+
+
+class Caller(Protocol):
+    """Whoever sent a request. Told once, by the gateway's time."""
+
+    def answered(self, answer: Answer) -> None: ...
+
+
+class _Open:
+    """A request between arrival and settlement."""
+
+    __slots__ = ("caller", "exchange", "incarnation", "node", "output_tokens", "request")
+
+    def __init__(
+        self, request: Request, output_tokens: int, exchange: Exchange, caller: Caller
+    ) -> None:
+        self.request = request
+        self.output_tokens = output_tokens
+        self.exchange = exchange
+        self.caller = caller
+        self.node: SimulatedNode | None = None
+        self.incarnation = 0
+
+
+class SimulatedGateway:
+    """`watch` in sim/watch.py feeds its scheduler with what nodes tell."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        nodes: dict[NodeName, SimulatedNode],
+        options: SchedulerOptions,
+        *,
+        network: Network,
+        knowledge: Knowledge,
+        stopwatch: Callable[[], float] | None = None,
+    ) -> None:
+        self.scheduler = Scheduler(options)
+        self.node_ids: dict[NodeName, NodeId] = {}
+        self.decision_s: list[float] = []
+        self.on_failure: Callable[[NodeName], None] = lambda name: None
+        self.held_longest_s = 0.0
+        self._clock = clock
+        self._nodes = nodes
+        self._network = network
+        self._knowledge = knowledge
+        self._stopwatch = stopwatch
+        self._timeouts = Timeouts()
+        self._open: dict[RequestId, _Open] = {}
+        self._held_since_s: dict[RequestId, float] = {}
+        self._tick: Timer | None = None
+
+    @property
+    def unsettled(self) -> int:
+        """Requests that arrived and are not over."""
+        return len(self._open)
+
+    # --- requests ----------------------------------------------------------------------
+
+    def arrive(self, request: Request, output_tokens: int, caller: Caller) -> None:
+        """`caller` is answered once. Only engines know of `output_tokens`."""
+        exchange = Exchange(request.id, self._timeouts, self._clock.now_s)
+        self._open[request.id] = _Open(request, output_tokens, exchange, caller)
+        if self._tick is None:
+            self._tick = self._clock.after(TICK_S, self._ticked)
+        if self._stopwatch is None:
+            self.step(Arrived(request))
+            return
+        began_s = self._stopwatch()
+        effects = self.scheduler.step(Arrived(request), self._clock.now_s)
+        self.decision_s.append(self._stopwatch() - began_s)
+        self._deliver(effects)
+
+    def client_gone(self, request_id: RequestId) -> None:
+        """Harmless when the request is over."""
+        entry = self._open.get(request_id)
+        if entry is not None:
+            self._abort(entry)
+            self._end(entry, EndCause.CLIENT_GONE)
+
+    def step(self, event: Event) -> list[Effect]:
+        """Step the scheduler, and do what it says."""
+        effects = self.scheduler.step(event, self._clock.now_s)
+        if effects:
+            self._deliver(effects)
+        return effects
+
+    def _deliver(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Placed():
+                    self._placed(effect)
+                case Held():
+                    self._held(effect)
+                case Refused():
+                    self._refused(effect)
+                case Admitted():
+                    self.node_ids[effect.name] = effect.node_id
+                case Left():
+                    pass
+                case _:
+                    assert_never(effect)
+
+    def _placed(self, effect: Placed) -> None:
+        entry, now_s = self._open[effect.request_id], self._clock.now_s
+        self._no_longer_held(effect.request_id)
+        entry.exchange.placed(now_s)
+        entry.exchange.dialled(now_s)
+        entry.node = self._nodes[effect.node]
+        network = self._network
+        self._clock.after(network.engine_s + network.dispatch_s, self._submit, entry, entry.node)
+
+    def _held(self, effect: Held) -> None:
+        self._open[effect.request_id].exchange.held()
+        self._held_since_s[effect.request_id] = self._clock.now_s
+
+    def _refused(self, effect: Refused) -> None:
+        entry = self._open.pop(effect.request_id)
+        self._no_longer_held(effect.request_id)
+        now_s = self._clock.now_s
+        entry.exchange.ended(EndCause.REFUSED, now_s)
+        answer = Answer(
+            end=EndCause.REFUSED,
+            reason=effect.reason,
+            status=ANSWERS[effect.reason].status,
+            retry_after_s=effect.retry_after_s,
+            ended_s=now_s,
+        )
+        entry.caller.answered(answer)
+
+    def _no_longer_held(self, request_id: RequestId) -> None:
+        since_s = self._held_since_s.pop(request_id, None)
+        if since_s is not None:
+            self.held_longest_s = max(self.held_longest_s, self._clock.now_s - since_s)
+
+    def _submit(self, entry: _Open, node: SimulatedNode) -> None:
+        """The request has come to the engine, unless its client left on the way."""
+        if self._open.get(entry.request.id) is not entry:
+            return
+        try:
+            node.submit(_job(entry, node), self)
+        except NodeDownError:
+            delay_s = self._network.engine_s
+            self._clock.after(delay_s, self._failed, entry, FailureKind.UNREACHABLE)
+        except ValueError:
+            self._clock.after(self._network.engine_s, self._rejected, entry)
+        else:
+            entry.incarnation = node.incarnation
+
+    # --- what engines answer -------------------------------------------------------------
+
+    def first_token(self, job_id: str) -> None:
+        self._clock.after(self._network.engine_s, self._started, RequestId(job_id))
+
+    def finished(self, job_id: str, cached_tokens: int) -> None:
+        self._clock.after(self._network.engine_s, self._finished, RequestId(job_id), cached_tokens)
+
+    def broken(self, job_id: str) -> None:
+        self._clock.after(self._network.engine_s, self._broken, RequestId(job_id))
+
+    def _started(self, request_id: RequestId) -> None:
+        entry = self._open.get(request_id)
+        if entry is not None:
+            entry.exchange.started(self._clock.now_s)
+            self.step(Started(request_id))
+
+    def _finished(self, request_id: RequestId, cached_tokens: int) -> None:
+        entry = self._open.get(request_id)
+        if entry is not None:
+            self._end(entry, EndCause.FINISHED, cached_tokens=cached_tokens)
+
+    def _broken(self, request_id: RequestId) -> None:
+        entry = self._open.get(request_id)
+        if entry is None:
+            return
+        if entry.exchange.first_byte_s is None:
+            self._failed(entry, FailureKind.CLOSED)
+        else:
+            self._end(entry, EndCause.TRUNCATED)
+
+    def _rejected(self, entry: _Open) -> None:
+        """A 400 of the engine's own: the prompt does not fit its context."""
+        if self._open.get(entry.request.id) is entry:
+            entry.exchange.started(self._clock.now_s)
+            self._end(entry, EndCause.ENGINE_REFUSED, status=400)
+
+    def _failed(self, entry: _Open, kind: FailureKind) -> None:
+        if self._open.get(entry.request.id) is not entry:
+            return
+        entry.exchange.failed(kind)
+        assert entry.node is not None
+        self.on_failure(entry.node.name)
+        self.step(Failed(entry.request.id, kind))
+
+    # --- ends --------------------------------------------------------------------------
+
+    def _abort(self, entry: _Open) -> None:
+        node = entry.node
+        if node is not None:
+            self._clock.after(self._network.engine_s, self._abort_there, entry, node)
+
+    def _abort_there(self, entry: _Open, node: SimulatedNode) -> None:
+        if node.incarnation == entry.incarnation:
+            node.abort(entry.request.id)
+
+    def _end(
+        self, entry: _Open, cause: EndCause, *, status: int = 200, cached_tokens: int | None = None
+    ) -> None:
+        del self._open[entry.request.id]
+        self._held_since_s.pop(entry.request.id, None)
+        exchange, now_s = entry.exchange, self._clock.now_s
+        prompt_tokens = entry.request.prompt.token_count
+        outcome = exchange.ended(
+            cause,
+            now_s,
+            status=status,
+            streamed=True,
+            prompt_tokens=prompt_tokens,
+            output_tokens=entry.output_tokens if cause is EndCause.FINISHED else None,
+            cached_tokens=cached_tokens,
+        )
+        self.step(Settled(entry.request.id, self._measured(outcome)))
+        answer = Answer(
+            end=cause,
+            reason="" if cause is EndCause.FINISHED else _REASONS.get(cause, cause),
+            status=status,
+            node="" if entry.node is None else entry.node.name,
+            first_byte_s=exchange.first_byte_s,
+            ended_s=now_s,
+            cached_tokens=cached_tokens,
+        )
+        entry.caller.answered(answer)
+
+    def _measured(self, outcome: Outcome) -> Outcome:
+        """What the scheduler is told of the times it learns from."""
+        known = self._knowledge
+        if known.prefill_error == known.decode_error == 1.0:
+            return outcome
+        return msgspec.structs.replace(
+            outcome,
+            ttft_s=None if outcome.ttft_s is None else outcome.ttft_s * known.prefill_error,
+            decode_s=None if outcome.decode_s is None else outcome.decode_s * known.decode_error,
+        )
+
+    # --- time --------------------------------------------------------------------------
+
+    def _ticked(self) -> None:
+        """At the next deadline of what is held, once a second while there are requests."""
+        self.step(Tick())
+        self._tick = None
+        if self._open:
+            deadline_s = self.scheduler.next_deadline_s()
+            due_s = self._clock.now_s + TICK_S
+            if deadline_s is not None:
+                due_s = min(due_s, max(deadline_s, self._clock.now_s + 0.002))
+            self._tick = self._clock.at(due_s, self._ticked)
+
+
+def _job(entry: _Open, node: SimulatedNode) -> Job:
+    prompt = entry.request.prompt
+    assert prompt.token_count is not None, "traces count tokens"
+    return Job(entry.request.id, prompt.token_count, entry.output_tokens, prompt.chain(node.scheme))
+
+
+_REASONS = {EndCause.TRUNCATED: Reason.NODE_CLOSED, EndCause.ENGINE_REFUSED: Reason.BAD_REQUEST}

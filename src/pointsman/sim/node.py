@@ -1,0 +1,214 @@
+"""One machine with an engine on it: it serves, crashes and returns, and tells how it is.
+
+What it tells is its own truth; who asks decides how late and how often, in `watch`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from pointsman.core.blocks import Scheme, Unit
+from pointsman.core.events import (
+    BlockRemoved,
+    CacheChange,
+    ChainStored,
+    ModelCard,
+    NodeFacts,
+    NodeSignals,
+    NodeSpec,
+)
+from pointsman.core.ids import NodeName
+from pointsman.engines.compute_model import (
+    PROFILES,
+    CacheEvent,
+    Job,
+    Outcome,
+    Profile,
+    Removed,
+    Stored,
+)
+from pointsman.engines.compute_model import Sequence as EngineSequence
+from pointsman.sim.clock import Clock
+from pointsman.sim.engine import Engine
+from pointsman.sim.prompts import MODEL
+from pointsman.sim.scenario import NodeGroup
+
+Changes = Sequence[CacheChange | ChainStored]
+
+
+class JobWatcher(Protocol):
+    """Whoever sent a job here. Called at the very time it happens."""
+
+    def first_token(self, job_id: str) -> None: ...
+
+    def finished(self, job_id: str, cached_tokens: int) -> None: ...
+
+    def broken(self, job_id: str) -> None:
+        """The engine died with the job on it."""
+        ...
+
+
+class NodeDownError(Exception):
+    """Nothing listens there."""
+
+
+class SimulatedNode:
+    """`incarnation` counts its engine processes; 0 before the first one is up."""
+
+    def __init__(self, clock: Clock, name: str, group: NodeGroup, profile: Profile) -> None:
+        self.name = NodeName(name)
+        self.group = group
+        self.profile = profile
+        self.incarnation = 0
+        self.engine: Engine | None = None
+        self.on_changes: list[Callable[[Changes], None]] = []
+        self.spec = NodeSpec(name=self.name, url=f"sim://{name}")
+        self.facts = NodeFacts(
+            kind="simulated",
+            models=(ModelCard(name=MODEL, context_tokens_max=profile.max_model_len),),
+            block_tokens=profile.block_size,
+            kv_blocks=profile.kv_blocks,
+        )
+        self.scheme = Scheme(Unit.TOKENS, profile.block_size)
+        self._clock = clock
+        self._watchers: dict[str, JobWatcher] = {}
+        self._faulted = 1.0  # how much slower than its group it is by a fault
+
+    # --- serving -----------------------------------------------------------------------
+
+    @property
+    def up(self) -> bool:
+        return self.engine is not None
+
+    def submit(self, job: Job, watcher: JobWatcher) -> None:
+        """Raises NodeDownError, and ValueError for a job that can never run here."""
+        if self.engine is None:
+            raise NodeDownError(self.name)
+        self.engine.add(job)
+        self._watchers[job.id] = watcher
+
+    def abort(self, job_id: str) -> None:
+        """Its client has gone. Harmless when the job is over."""
+        if self.engine is not None and self._watchers.pop(job_id, None) is not None:
+            self.engine.abort(job_id)
+
+    # --- being well or not -------------------------------------------------------------
+
+    def boot(self) -> None:
+        """A fresh engine process with an empty cache."""
+        assert self.engine is None, f"{self.name} is up"
+        self.incarnation += 1
+        slowdown = self.group.slowdown * self._faulted
+        self.engine = Engine(self._clock, self.profile, self._completed, slowdown=slowdown)
+
+    def crash(self) -> None:
+        """Every job breaks, and the cache is gone."""
+        if self.engine is None:
+            return
+        self.engine.kill()
+        self.engine = None
+        broken, self._watchers = self._watchers, {}
+        for job_id, watcher in broken.items():
+            watcher.broken(job_id)
+
+    def slow_down(self, factor: float) -> None:
+        """Every step takes `factor` times as long as is usual for its group."""
+        self._faulted = factor
+        if self.engine is not None:
+            self.engine.slow_down(self.group.slowdown * factor)
+
+    def hang(self, duration_s: float) -> None:
+        """Steps stand still; the process lives."""
+        if self.engine is not None:
+            self.engine.hang(duration_s)
+
+    # --- telling -----------------------------------------------------------------------
+
+    def signals(self) -> NodeSignals | None:
+        """What a scrape at this moment gives; None when it is down."""
+        if self.engine is None:
+            return None
+        model = self.engine.model
+        return NodeSignals(
+            running=model.running,
+            waiting=model.waiting,
+            kv_usage=model.kv_usage,
+            prefix_queries=float(model.prefix_queries_tokens),
+            prefix_hits=float(model.prefix_hits_tokens),
+            preemptions=float(model.preemptions),
+        )
+
+    def remaining_s(self) -> float:
+        """Time to the end of what it has, if nothing more came: prefills one after the other,
+        then all decode at once until the longest is done."""
+        if self.engine is None:
+            return 0.0
+        left = [_left(sequence) for sequence in self.engine.model.sequences()]
+        if not left:
+            return 0.0
+        profile = self.profile
+        prefill_s = sum(_prefill_s(profile, sequence) for sequence in self.engine.model.sequences())
+        step_s = profile.base_s + profile.sequence_s * len(left)
+        step_s += profile.kv_token_s * sum(s.target for s in self.engine.model.sequences())
+        return (prefill_s + step_s * max(left)) * self.group.slowdown * self._faulted
+
+    def _completed(self, outcome: Outcome) -> None:
+        if outcome.events and self.on_changes:
+            changes = [_change(event) for event in outcome.events]
+            for on_changes in self.on_changes:
+                on_changes(changes)
+        for sequence in outcome.advanced:
+            if sequence.generated == 1:
+                self._watchers[sequence.job.id].first_token(sequence.job.id)
+        for sequence in outcome.finished:
+            watcher = self._watchers.pop(sequence.job.id)
+            watcher.finished(sequence.job.id, sequence.cached or 0)
+
+
+def profile_of(group: NodeGroup, block_tokens: int) -> Profile:
+    """The group's profile with its own sizes; `block_tokens` where it names none.
+
+    Raises ValueError for an unknown profile or sizes that cannot work.
+    """
+    profile = group.profile
+    if isinstance(profile, str):
+        if profile not in PROFILES:
+            known = ", ".join(PROFILES)
+            raise ValueError(f"unknown profile {profile!r}; choose one of {known}")
+        profile = PROFILES[profile]
+    size = group.block_tokens or block_tokens
+    kv_tokens = group.kv_tokens or profile.kv_tokens
+    return replace(
+        profile,
+        block_size=size,
+        kv_blocks=max(1, kv_tokens // size),
+        max_model_len=group.context_tokens or profile.max_model_len,
+        max_num_seqs=group.sequences_max or profile.max_num_seqs,
+        max_num_batched_tokens=max(profile.max_num_batched_tokens, group.sequences_max or 0),
+    )
+
+
+def _change(event: CacheEvent) -> CacheChange | ChainStored:
+    match event:
+        case Stored(job, first, count):
+            return ChainStored(job.hashes[first : first + count])  # type: ignore[arg-type]  # jobs are given chains
+        case Removed(hashes):
+            return BlockRemoved(tuple(hashes))
+        case _:
+            raise AssertionError(f"nobody clears a simulated cache: {event}")
+
+
+def _left(sequence: EngineSequence) -> int:
+    return sequence.job.output_tokens - sequence.generated
+
+
+def _prefill_s(profile: Profile, sequence: EngineSequence) -> float:
+    """Of what is not computed yet; hits of who still waits are not known before its turn."""
+    done, target = sequence.computed, sequence.target
+    if target - done <= 1:
+        return 0.0
+    attention = float(target * target - done * done)
+    return (
+        profile.prefill_s_per_token * (target - done) + profile.attention_s_per_token2 * attention
+    )

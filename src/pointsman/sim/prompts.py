@@ -1,0 +1,86 @@
+"""Requests of a trace as the scheduler and the engines see them: chains of block hashes.
+
+A trace names blocks of its own size. Engines with smaller blocks get each of them in pieces,
+whose hashes follow from the block's id; what no id covers is the request's own and equal to
+nothing else. So prompts share exactly what they share when they are written out as text.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from xxhash import xxh3_64_intdigest
+
+from pointsman.core.blocks import Namespace, Prompt, Scheme, Unit
+from pointsman.core.ids import BlockHash, ModelName, RequestId
+from pointsman.core.request import Request
+from pointsman.traffic.request import TrafficRequest
+
+MODEL = ModelName("simulated")
+BLOCK_TOKENS_DEFAULT = 16
+"""vLLM's default, for traffic that names no blocks."""
+
+_HASH_MASK = (1 << 60) - 1
+_KEPT_BLOCKS_MAX = 65_536
+
+
+def block_tokens_of(requests: Sequence[TrafficRequest]) -> int:
+    """The block size of the traffic. Raises ValueError if it has several."""
+    sizes = {request.block_tokens for request in requests if request.block_ids}
+    if len(sizes) > 1:
+        raise ValueError(
+            f"the traffic has blocks of {', '.join(map(str, sorted(sizes)))} tokens. "
+            "Remedy: replay requests of one block size at a time."
+        )
+    return sizes.pop() if sizes else BLOCK_TOKENS_DEFAULT
+
+
+class Prompts:
+    """Chains for every block size of the fleet. Raises ValueError for a size that does not
+    divide the traffic's."""
+
+    def __init__(self, requests: Sequence[TrafficRequest], block_sizes: Sequence[int]) -> None:
+        self._requests = requests
+        self._whole = block_tokens_of(requests)
+        self._schemes = [Scheme(Unit.TOKENS, size) for size in sorted(set(block_sizes))]
+        for size in block_sizes:
+            if self._whole % size:
+                raise ValueError(
+                    f"engine blocks of {size} tokens do not divide the trace's blocks of "
+                    f"{self._whole}. Remedy: choose block_tokens that do, {self._whole} is best."
+                )
+        self._pieces = lru_cache(_KEPT_BLOCKS_MAX)(_pieces)
+
+    def request(self, index: int, request_id: RequestId, *, bounds_output: bool) -> Request:
+        """Request `index` of the traffic for the scheduler, chains included."""
+        asked = self._requests[index]
+        chains = {scheme: self.chain(index, scheme.size) for scheme in self._schemes}
+        return Request(
+            id=request_id,
+            model=MODEL,
+            prompt=Prompt.chained(Namespace(MODEL), asked.input_tokens, chains),
+            max_output_tokens=asked.output_tokens if bounds_output else None,
+            priority=asked.priority,
+            tenant=asked.tenant,
+            session=asked.session or None,
+        )
+
+    def chain(self, index: int, size: int) -> list[BlockHash]:
+        """The hashes of the full blocks of `size` tokens of a prompt."""
+        asked = self._requests[index]
+        count = asked.input_tokens // size
+        hashes: list[BlockHash] = []
+        for block_id in asked.block_ids:
+            hashes += self._pieces(block_id, self._whole, size)
+        own = -1 - index
+        for number in range(len(hashes), count):
+            hashes.append(_hash(own, number, size))
+        return hashes[:count]
+
+
+def _pieces(block_id: int, whole: int, size: int) -> list[BlockHash]:
+    return [_hash(block_id, number, size) for number in range(whole // size)]
+
+
+def _hash(block_id: int, number: int, size: int) -> BlockHash:
+    name = block_id.to_bytes(16, signed=True) + number.to_bytes(4)
+    return BlockHash(xxh3_64_intdigest(name, size) & _HASH_MASK)

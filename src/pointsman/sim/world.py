@@ -1,0 +1,164 @@
+"""All of a simulation put together and run."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from random import Random
+
+from msgspec.structs import replace
+
+from pointsman.core.ids import NodeName
+from pointsman.core.options import SchedulerOptions
+from pointsman.sim.checkers import check_over, check_running
+from pointsman.sim.clients import Crowd
+from pointsman.sim.clock import Clock
+from pointsman.sim.faults import Faults
+from pointsman.sim.gateway import SimulatedGateway
+from pointsman.sim.node import SimulatedNode, profile_of
+from pointsman.sim.prompts import Prompts, block_tokens_of
+from pointsman.sim.sampler import Sampler
+from pointsman.sim.scenario import Scenario
+from pointsman.sim.watch import Watch
+from pointsman.traffic.replayed import ReplayedRun
+from pointsman.traffic.request import TrafficRequest
+
+SAMPLES = 200
+CHECKS = 20
+"""How often the invariants are checked in a run: each time goes through all that is there."""
+
+STALLED_S = 4 * 3_600.0
+"""Virtual time after the last arrival in which everything must be over: total timeouts are one
+hour, so what is longer is a deadlock."""
+
+
+def simulate(
+    scenario: Scenario,
+    requests: Sequence[TrafficRequest],
+    *,
+    policy: str,
+    seed: int = 0,
+    stopwatch: Callable[[], float] | None = None,
+    on_progress: Callable[[float], None] | None = None,
+) -> ReplayedRun:
+    """Replay `requests`, in order of arrival, under `policy`; same seed, same run.
+
+    `stopwatch` is a clock of real time: with it, the run tells how long it and its decisions
+    took. `on_progress` gets the share of requests that are over. Raises ValueError for a
+    scenario that cannot be, AssertionError when an invariant breaks.
+    """
+    if not requests:
+        raise ValueError("there is no request to replay. Remedy: give a trace with at least one.")
+    began_s = 0.0 if stopwatch is None else stopwatch()
+    world = _World(scenario, requests, policy=policy, seed=seed, stopwatch=stopwatch)
+    world.run(on_progress)
+    run = world.replayed()
+    return run if stopwatch is None else replace(run, wall_s=stopwatch() - began_s)
+
+
+class _World:
+    def __init__(
+        self,
+        scenario: Scenario,
+        requests: Sequence[TrafficRequest],
+        *,
+        policy: str,
+        seed: int,
+        stopwatch: Callable[[], float] | None,
+    ) -> None:
+        self._scenario = scenario
+        self._policy = policy
+        self._seed = seed
+        self._clock = Clock()
+        self._span_s = max(requests[-1].at_s, 1.0)
+        self._last_s = 0.0
+        block_tokens = block_tokens_of(requests)
+        self._nodes = _fleet(self._clock, scenario, block_tokens)
+        named = {node.name: node for node in self._nodes}
+        self._gateways = [
+            SimulatedGateway(
+                self._clock,
+                named,
+                SchedulerOptions(policy=policy, seed=seed),
+                network=scenario.network,
+                knowledge=scenario.knowledge,
+                stopwatch=stopwatch,
+            )
+            for _ in range(scenario.gateways)
+        ]
+        watches = self._watches(Random(f"watch {seed}"))
+        Faults(self._clock, named, watches).schedule(scenario.faults)
+        self._sampler = Sampler(self._clock, self._nodes, self._gateways, self._span_s / SAMPLES)
+        self._crowd = Crowd(
+            self._clock,
+            self._gateways,
+            requests,
+            Prompts(requests, [node.profile.block_size for node in self._nodes]),
+            behaviour=scenario.clients,
+            network=scenario.network,
+            rng=Random(f"clients {seed}"),
+            on_done=self._over,
+        )
+
+    def run(self, on_progress: Callable[[float], None] | None) -> None:
+        self._clock.at(0.0, self._sampler.begin)
+        self._clock.at(0.0, self._crowd.begin)
+        self._clock.at(0.0, self._check, on_progress)
+        self._clock.at(self._span_s + STALLED_S, self._clock.stop)
+        self._clock.run()
+        check_over(self._gateways, self._nodes, self._crowd, self._clock.now_s)
+
+    def replayed(self) -> ReplayedRun:
+        return ReplayedRun(
+            scenario=self._scenario.name,
+            policy=self._policy,
+            seed=self._seed,
+            duration_s=self._last_s,
+            records=tuple(record for record in self._crowd.records if record is not None),
+            series=self._sampler.series(),
+            attempts=self._crowd.attempts,
+            held=sum(gateway.scheduler.stats.held for gateway in self._gateways),
+            decision_s=tuple(s for gateway in self._gateways for s in gateway.decision_s),
+        )
+
+    def _watches(self, rng: Random) -> dict[NodeName, list[Watch]]:
+        """Every gateway watches every node, and knows all of them before the first request."""
+        watches: dict[NodeName, list[Watch]] = {node.name: [] for node in self._nodes}
+        for gateway in self._gateways:
+            of_gateway = {}
+            for node in self._nodes:
+                watch = Watch(self._clock, gateway, node, self._scenario.knowledge, rng)
+                watches[node.name].append(watch)
+                of_gateway[node.name] = watch
+                self._clock.at(node.group.startup_s, watch.join)
+            gateway.on_failure = partial(_probe_soon, of_gateway)
+        return watches
+
+    def _over(self) -> None:
+        """Every request has ended: let what is on its way arrive, then stop."""
+        self._last_s = self._clock.now_s + self._scenario.network.client_s
+        self._clock.after(_SETTLE_S, self._clock.stop)
+
+    def _check(self, on_progress: Callable[[float], None] | None) -> None:
+        check_running(self._gateways, self._nodes)
+        if on_progress is not None:
+            on_progress(self._crowd.done / len(self._crowd.records))
+        self._clock.after(self._span_s / CHECKS, self._check, on_progress)
+
+
+_SETTLE_S = 1.0
+
+
+def _probe_soon(watches: Mapping[NodeName, Watch], name: NodeName) -> None:
+    watches[name].probe_soon()
+
+
+def _fleet(clock: Clock, scenario: Scenario, block_tokens: int) -> list[SimulatedNode]:
+    """All nodes in order of their groups, named node-0 and so on; those that do not start later
+    are up."""
+    nodes: list[SimulatedNode] = []
+    for group in scenario.fleet:
+        profile = profile_of(group, block_tokens)
+        for _ in range(group.count):
+            node = SimulatedNode(clock, f"node-{len(nodes)}", group, profile)
+            nodes.append(node)
+            clock.at(group.startup_s, node.boot)
+    return nodes
