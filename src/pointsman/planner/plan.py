@@ -1,0 +1,179 @@
+"""The best plan for a rate of requests, and how many replicas a response time takes.
+
+What is tuned is the number of jobs that placement reserves cache for. Few: a server holds many
+layers and chains are short and fast, but hold few jobs. Many: the other way round.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from math import floor
+
+import msgspec
+from msgspec.structs import replace
+
+from pointsman.planner.allocation import allocate_cache
+from pointsman.planner.bounds import Bounds, response_bounds, service_rate_per_s
+from pointsman.planner.model import Server, ServerChain, Service, exact
+from pointsman.planner.placement import LayerPlacement, disjoint_chains, place_layers
+
+LOAD_MAX = 0.7
+"""Below this load more than 85 % of a response is service (the paper's rho-bar)."""
+
+REPLICAS_MAX = 256
+"""Beyond this a count of replicas is looked for no further: planning 256 takes seconds."""
+
+
+class Goal(StrEnum):
+    """Which bound of the mean response time a plan makes smallest."""
+
+    LOWER = "lower"
+    """The paper's choice: its simulations find their optimum where this bound has it."""
+    UPPER = "upper"
+    """What holds for certain. It reserves more than is best, as if slow chains came first."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds which layers, and the chains with their job slots, fastest first."""
+
+    placement: LayerPlacement
+    chains: tuple[ServerChain, ...]
+    rate_per_s: float
+    bounds: Bounds
+
+    @property
+    def job_slots(self) -> int:
+        return sum(chain.job_slots for chain in self.chains)
+
+    @property
+    def service_rate_per_s(self) -> float:
+        return service_rate_per_s(self.chains)
+
+    @property
+    def load(self) -> float:
+        return self.rate_per_s / self.service_rate_per_s
+
+
+class NoPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The servers cannot carry the rate. What they can is below `service_rate_per_s`, which is 0
+    if they cannot hold all layers and one job's cache."""
+
+    service_rate_per_s: float
+
+
+def plan(
+    servers: Sequence[Server],
+    service: Service,
+    *,
+    rate_per_s: float,
+    goal: Goal = Goal.LOWER,
+    jobs_reserved: int | None = None,
+) -> Plan | NoPlan:
+    """The plan with the smallest bound on the mean response time; the first of equals.
+
+    `jobs_reserved` fixes what is tuned otherwise.
+    """
+    tried = _jobs_reserved_tried(servers, service) if jobs_reserved is None else [jobs_reserved]
+    best: Plan | None = None
+    rate_max_per_s = 0.0
+    for placement in (place_layers(servers, service, jobs_reserved=jobs) for jobs in tried):
+        chains = allocate_cache(placement)
+        rate_max_per_s = max(rate_max_per_s, service_rate_per_s(chains))
+        bounds = response_bounds(chains, rate_per_s=rate_per_s)
+        if bounds and (best is None or _of(goal, bounds) < _of(goal, best.bounds)):
+            best = Plan(placement=placement, chains=chains, rate_per_s=rate_per_s, bounds=bounds)
+    return best or NoPlan(service_rate_per_s=rate_max_per_s)
+
+
+def replicas_for(
+    replica: Sequence[Server],
+    service: Service,
+    *,
+    rate_per_s: float,
+    response_s: float,
+    goal: Goal = Goal.UPPER,
+    replicas_max: int = REPLICAS_MAX,
+) -> int | None:
+    """How many copies of `replica` bring the mean response time down to `response_s`.
+
+    By the upper bound they do for certain; by the lower one they may. The count suffices and one
+    less does not. None: not even `replicas_max` suffice. Chains may cross from copy to copy.
+    """
+    too_few, enough = 0, 1
+    while not _suffice(copies(replica, enough), service, rate_per_s, response_s, goal):
+        if enough == replicas_max:
+            return None
+        too_few, enough = enough, min(2 * enough, replicas_max)
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if _suffice(copies(replica, middle), service, rate_per_s, response_s, goal):
+            enough = middle
+        else:
+            too_few = middle
+    return enough
+
+
+def copies(replica: Iterable[Server], count: int) -> list[Server]:
+    """The servers of `count` replicas, each with its number behind its name."""
+    originals = list(replica)
+    return [
+        replace(server, name=f"{server.name}-{number}")
+        for number in range(1, count + 1)
+        for server in originals
+    ]
+
+
+def surrogate_jobs_reserved(
+    servers: Sequence[Server], service: Service, *, rate_per_s: float, load_max: float = LOAD_MAX
+) -> int | None:
+    """The `jobs_reserved` c that the paper's surrogate chooses: it minimises c K(c).
+
+    K(c) is the smallest number of disjoint chains that carry the rate at a load of `load_max`.
+    For comparison: it reserves too little. None if no c does.
+    """
+    best: tuple[int, int] | None = None
+    for jobs in range(1, max(_jobs_reserved_tried(servers, service), default=0) + 1):
+        if best and jobs >= best[0]:
+            break
+        placement = place_layers(servers, service, jobs_reserved=jobs)
+        needed = _chains_needed(disjoint_chains(placement), rate_per_s / load_max)
+        if needed and (best is None or jobs * needed < best[0]):
+            best = (jobs * needed, jobs)
+    return best[1] if best else None
+
+
+def _jobs_reserved_tried(servers: Sequence[Server], service: Service) -> list[int]:
+    """The numbers worth a try: the largest at which some server still holds m layers.
+
+    All between two of these place the same layers: m <= M / (s_m + s_c c) holds up to
+    c = (M / m - s_m) / s_c. So there are at most as many as layers times kinds of memory.
+    """
+    layer_gb, cache_gb = exact(service.layer_gb), exact(service.cache_gb)
+    found = {
+        floor((exact(memory_gb) / layers - layer_gb) / cache_gb)
+        for memory_gb in dict.fromkeys(server.memory_gb for server in servers)
+        for layers in range(1, service.layers + 1)
+    }
+    return sorted(jobs for jobs in found if jobs >= 1)
+
+
+def _of(goal: Goal, bounds: Bounds) -> float:
+    return bounds.lower_s if goal is Goal.LOWER else bounds.upper_s
+
+
+def _suffice(
+    servers: Sequence[Server], service: Service, rate_per_s: float, response_s: float, goal: Goal
+) -> bool:
+    found = plan(servers, service, rate_per_s=rate_per_s, goal=goal)
+    return isinstance(found, Plan) and _of(goal, found.bounds) <= response_s
+
+
+def _chains_needed(chains: Iterable[ServerChain], rate_per_s: float) -> int | None:
+    return next((n for n, rate in enumerate(_rates(chains), start=1) if rate >= rate_per_s), None)
+
+
+def _rates(chains: Iterable[ServerChain]) -> Iterator[float]:
+    """Jobs per second of the first chain, of the first two, ..."""
+    rate_per_s = 0.0
+    for chain in chains:
+        rate_per_s += chain.job_slots / chain.service_s
+        yield rate_per_s
