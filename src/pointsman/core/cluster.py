@@ -30,6 +30,8 @@ _REQUEST_LOAD_S = 0.05
 """What a request in flight counts beside queued prefill seconds when nodes are only ranked
 by load: about the prefill of a short prompt."""
 
+_SLO_MEMORY = 16.0  # requests
+
 _HIT_SAMPLES_MIN = 8
 _HIT_TRUST_MIN = 0.1
 _HIT_MEMORY = 0.9
@@ -61,6 +63,7 @@ class Node:
         self.token_scheme = Scheme(Unit.TOKENS, BLOCK_TOKENS_DEFAULT)
         # Own work: exact, changed by placements and settlements.
         self.inflight = 0
+        self.waiting = 0  # their prefill is not over
         self.load_s = 0.0
         self.placed_order = 0
         self.queue_tokens = 0
@@ -88,7 +91,8 @@ class Node:
         # Health counts.
         self._probe_failures = 0
         self._probe_successes = 0
-        self._passive_failures = 0
+        self.failures = 0  # requests in a row that could not reach it
+        self.slo_share = 1.0
 
     # --- what routing asks -------------------------------------------------------------
 
@@ -139,6 +143,7 @@ class Node:
         self._prefills[request_id] = work
         self.calibration.tried(now_s)
         self.inflight += 1
+        self.waiting += 1
         self.queue_tokens += work.new_tokens
         self.queue_attention += work.attention
         self.queue_s += work.prefill_s
@@ -156,6 +161,7 @@ class Node:
         if work is None:
             return
         self._head_since_s = now_s
+        self.waiting -= 1
         self.queue_tokens -= work.new_tokens
         self.queue_attention -= work.attention
         self.queue_s -= work.prefill_s
@@ -210,13 +216,17 @@ class Node:
 
     def unreachable(self, detail: str) -> None:
         """A request of ours found no connection, or lost it before a reply."""
-        self._passive_failures += 1
-        if self._passive_failures >= PASSIVE_FAILURES_MAX:
+        self.failures += 1
+        if self.failures >= PASSIVE_FAILURES_MAX:
             self._probe_successes = 0
             self._fall(detail)
 
     def reachable(self) -> None:
-        self._passive_failures = 0
+        self.failures = 0
+
+    def slo_seen(self, met: bool) -> None:
+        """A request's first token came within its bound, or late."""
+        self.slo_share += (met - self.slo_share) / _SLO_MEMORY
 
     def hit_reported(self, predicted_tokens: int, reported_tokens: int) -> None:
         """Compare a predicted prefix hit with the engine's own count."""
@@ -231,7 +241,7 @@ class Node:
         self.cache_believed = unproven or self._hit_trust >= _HIT_TRUST_MIN
 
     def _rise(self) -> None:
-        self._passive_failures = 0
+        self.failures = 0
         self.health, self.health_detail = Health.READY, ""
 
     def _fall(self, detail: str) -> None:
@@ -346,5 +356,6 @@ class Cluster:
         assert not set(slots) & set(self._free_slots), (slots, self._free_slots)
         for node in self.nodes:
             assert node.inflight >= 0, node
+            assert 0 <= node.waiting <= node.inflight, node
             assert node.queue_tokens >= 0, node
             assert node.kv_tokens >= 0, node

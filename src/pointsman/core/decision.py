@@ -28,7 +28,13 @@ class Candidate(msgspec.Struct, gc=False):
     decode_s          its own output
     stall_s           what its prefill takes from the requests that decode there and the next
     slowdown_s        what its decoding takes from them
+    service_s         its service time with the node to itself and nothing cached
     kv_blocks, fits   the lease it needs, and whether there is room for it
+    kv_share          of the node's KV blocks that are leased; 0 where its capacity is unknown
+    concurrency_max   requests that may be in flight there
+    waiting           requests there whose prefill is not over
+    failures          requests in a row that could not reach it
+    slo_share         of the requests with a bound on their first token, that met it of late
     placed_order      when the node was last chosen: among equals the lowest is next
     score             the policy's, lower is better; in seconds for the cost policies
     """
@@ -48,8 +54,14 @@ class Candidate(msgspec.Struct, gc=False):
     stall_s: float
     slowdown_s: float
     running_s: float
+    service_s: float
     kv_blocks: int
     fits: bool
+    kv_share: float
+    concurrency_max: int
+    waiting: int
+    failures: int
+    slo_share: float
     calibrated: bool
     placed_order: int
     score: float = 0.0

@@ -68,6 +68,9 @@ class Flight:
             return
         self.started_s = now_s
         self.node.start(self.request.id, now_s)
+        bound_s = self.request.slo_ttft_s
+        if bound_s is not None and self.request.stream:
+            self.node.slo_seen(now_s - self.attempt.arrived_s <= bound_s)
         self.batch_at_start, self.kv_at_start = self.node.inflight, self.node.kv_tokens
         self.prefilled_at_start_s = self.node.prefilled_s
 

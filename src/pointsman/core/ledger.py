@@ -131,6 +131,14 @@ class Ledger:
         account = self._accounts.get(node_id)
         return 0 if account is None else account.leased
 
+    def leased_share(self, node_id: NodeId) -> float:
+        """Leased blocks of the node's capacity; 0 where that is unknown. Above 1 only when the
+        node has less than when it promised them."""
+        account = self._accounts.get(node_id)
+        if account is None or not account.capacity:
+            return 0.0
+        return account.leased / account.capacity
+
     def lease_count(self, node_id: NodeId) -> int:
         """Requests with a lease on the node."""
         account = self._accounts.get(node_id)

@@ -233,6 +233,7 @@ class Scheduler:
         assert flight.credit is not None, request_id
         self._ledger.release(request_id)
         node.unbook(request_id, flight.work, now_s)
+        self._policy.left(flight.request, node.name)
         return flight.credit if self._cluster.get(node.id) is node else None
 
     # --- held requests -----------------------------------------------------------------

@@ -1,13 +1,16 @@
 """What a policy is, and how all of them choose among equals."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from random import Random
 from typing import Protocol
 
 from pointsman.core.decision import Candidate
+from pointsman.core.ids import NodeName
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.request import Request
+
+NO_ROOM = "kv_blocks: no candidate has room"
 
 TIE_BAND_RATIO = 0.05
 TIE_BAND_S = 0.001
@@ -33,6 +36,10 @@ class Policy(Protocol):
         """`row` was chosen and is booked: remember what the next choice needs."""
         ...
 
+    def left(self, request: Request, node: NodeName) -> None:
+        """`request` no longer runs on `node`, whichever policy placed it there."""
+        ...
+
 
 class Stateless:
     """A policy that remembers nothing."""
@@ -41,6 +48,19 @@ class Stateless:
 
     def placed(self, request: Request, row: Candidate) -> None: ...
 
+    def left(self, request: Request, node: NodeName) -> None: ...
+
+
+def hit_ratio(row: Candidate) -> float:
+    """The share of the prompt that is cached there."""
+    return row.hit_tokens / (row.hit_tokens + row.new_tokens)
+
+
+def load_share(row: Candidate) -> float:
+    """How full a node is, 0 to 1: of its KV blocks leased, or of its concurrency limit in
+    flight, whichever runs out first. What a router knows itself of an engine's utilisation."""
+    return min(1.0, max(row.kv_share, row.inflight / row.concurrency_max))
+
 
 def pick(
     rows: Sequence[Candidate], *, why: str, band_ratio: float = 0.0, band_s: float = 0.0
@@ -48,8 +68,21 @@ def pick(
     """The best row that fits. Holds when none does: every candidate's KV blocks are leased."""
     fitting = [row for row in rows if row.fits]
     if not fitting:
-        return Hold("kv_blocks: no candidate has room")
+        return Hold(NO_ROOM)
     return _least(fitting, why=why, band_ratio=band_ratio, band_s=band_s)
+
+
+def pick_in_order(
+    rows: Sequence[Candidate], key: Callable[[Candidate], tuple[float, ...]], *, why: str
+) -> Choice | Hold:
+    """The row that fits and whose `key` is least: for policies with tie rules of their own.
+    What those leave equal goes to the node that was not chosen for longest."""
+    fitting = [row for row in rows if row.fits]
+    if not fitting:
+        return Hold(NO_ROOM)
+    least = min(map(key, fitting))
+    ties = [row for row in fitting if key(row) == least]
+    return Choice(min(ties, key=_waiting_longest), len(ties), why)
 
 
 def pick_cheapest(rows: Sequence[Candidate], *, why: str) -> Choice | Hold:

@@ -12,7 +12,7 @@ from random import Random
 
 from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless, pick_cheapest
+from pointsman.core.policies.base import Stateless, hit_ratio, pick_cheapest
 from pointsman.core.policies.equal_cost import remaining_s
 from pointsman.core.request import Request
 
@@ -31,8 +31,7 @@ class CacheAwareEqualCost(Stateless):
     def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
         alpha = self._alpha_at(rows)
         for row in rows:
-            hit_ratio = row.hit_tokens / (row.hit_tokens + row.new_tokens)
-            row.score = remaining_s(row) * (1 - alpha * hit_ratio)
+            row.score = remaining_s(row) * (1 - alpha * hit_ratio(row))
         return pick_cheapest(rows, why="smallest remaining time, cached prompts discounted")
 
     def _alpha_at(self, rows: Sequence[Candidate]) -> float:

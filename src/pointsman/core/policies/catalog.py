@@ -4,14 +4,22 @@ from collections.abc import Callable
 
 from pointsman.core.policies.base import Policy
 from pointsman.core.policies.cache_aware_equal_cost import CacheAwareEqualCost
+from pointsman.core.policies.consistent_hash import ConsistentHash
+from pointsman.core.policies.dynamo import Dynamo
 from pointsman.core.policies.equal_cost import EqualCost
+from pointsman.core.policies.jffc import Jffc
 from pointsman.core.policies.least_request import LeastRequest
+from pointsman.core.policies.llmd_sticky import LlmdSticky
+from pointsman.core.policies.llmd_weighted import LlmdWeighted
 from pointsman.core.policies.lmetric import LMetric
 from pointsman.core.policies.marginal_cost import MarginalCost
 from pointsman.core.policies.power_of_two import PowerOfTwo
 from pointsman.core.policies.random_choice import RandomChoice
 from pointsman.core.policies.round_robin import RoundRobin
 from pointsman.core.policies.session import Session
+from pointsman.core.policies.smg_cache_aware import SmgCacheAware
+from pointsman.core.policies.weighted_score import WeightedScore
+from pointsman.core.policies.weighted_score_jffc import WeightedScoreJffc
 
 DEFAULT = MarginalCost.name
 
@@ -21,9 +29,17 @@ _CATALOG: dict[str, Callable[[], Policy]] = {
     PowerOfTwo.name: PowerOfTwo,
     LeastRequest.name: LeastRequest,
     Session.name: Session,
+    ConsistentHash.name: ConsistentHash,
+    WeightedScore.name: WeightedScore,
+    WeightedScoreJffc.name: WeightedScoreJffc,
     EqualCost.name: EqualCost,
     CacheAwareEqualCost.name: CacheAwareEqualCost,
+    Jffc.name: Jffc,
     LMetric.name: LMetric,
+    Dynamo.name: Dynamo,
+    SmgCacheAware.name: SmgCacheAware,
+    LlmdSticky.name: LlmdSticky,
+    LlmdWeighted.name: LlmdWeighted,
     MarginalCost.name: MarginalCost,
 }
 

@@ -53,3 +53,5 @@ class Session:
         self._homes.move_to_end(request.session)
         if len(self._homes) > self._sessions_max:
             self._homes.popitem(last=False)
+
+    def left(self, request: Request, node: NodeName) -> None: ...

@@ -1,0 +1,60 @@
+"""consistent_hash: one home for each key, bounded load (Mirrokni, Thorup, Zadimoghaddam 2018).
+
+    key    session, else the prompt's first 1,024 bytes or 256 tokens, with the model
+    score  1 - h(key, node) / 2^64, within the bound; one more above it
+    bound  inflight + 1 <= ceil(1.25 * (all in flight + 1) / candidates)
+
+Rendezvous hashing (Thaler, Ravishankar 1998) is a ring without a ring: a key's homes are all
+nodes in the order of h, which depends on nothing but the key and the node's name. So nothing
+has to be rebuilt, and a node that flaps has not lost its place. It leaves the candidates only
+after so many failures in a row as `limits` say; meanwhile its keys, and no others, go to the
+next in their order, and come home with it.
+
+A prompt below one block of text has nothing to share, but it still has a home.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+from random import Random
+
+from xxhash import xxh3_64_intdigest
+
+from pointsman.core.blocks import TEXT_SCHEME, Scheme, Unit, root_hash
+from pointsman.core.decision import Candidate
+from pointsman.core.placement import Choice, Hold
+from pointsman.core.policies.base import Stateless, pick
+from pointsman.core.request import Request
+
+LOAD_FACTOR = 1.25
+KEY_BYTES = 1_024
+KEY_BLOCKS = 16
+_TOKENS = Scheme(Unit.TOKENS, 16)
+
+
+class ConsistentHash(Stateless):
+    name = "consistent_hash"
+
+    def __init__(self, load_factor: float = LOAD_FACTOR) -> None:
+        assert load_factor >= 1.0, load_factor
+        self._load_factor = load_factor
+
+    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
+        key = _key(request)
+        in_flight = sum(row.inflight for row in rows)
+        bound = ceil(self._load_factor * (in_flight + 1) / len(rows))
+        for row in rows:
+            above = row.inflight + 1 > bound
+            row.score = 1 - xxh3_64_intdigest(row.node.encode(), key) / 2**64 + above
+        return pick(rows, why="home of the key, within bounded load")
+
+
+def _key(request: Request) -> int:
+    if request.session is not None:
+        return xxh3_64_intdigest(request.session.encode())
+    prompt = request.prompt
+    seed = root_hash(prompt.namespace, TEXT_SCHEME)
+    if prompt.text:
+        return xxh3_64_intdigest(prompt.text[:KEY_BYTES], seed)
+    if blocks := prompt.chain(_TOKENS)[:KEY_BLOCKS]:
+        return blocks[-1]
+    return xxh3_64_intdigest(request.id.encode(), seed)

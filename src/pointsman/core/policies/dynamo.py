@@ -1,0 +1,138 @@
+"""dynamo: the KV router of NVIDIA Dynamo with its defaults.
+
+    score   = max(prefill - overlap, 0) + decode                  [blocks of 16 tokens]
+    prefill = (uncached tokens of the prefills there that are not over + prompt tokens) / 16
+    overlap = cached tokens of the prompt / 16
+    decode  = prompt blocks of the requests in flight there, each block once, and those that
+              this prompt adds to them
+
+Lower is better, ties are even (by lot there). Both load scale and overlap credit are 1,
+temperature, credit decay and the weight of an active request 0; only cache on the device
+counts. Output blocks are not tracked, which is the default there, too. Same choices as
+`SelectionService` of ai-dynamo-runtime 1.6.1: tests/core/policies/test_dynamo_itself.py.
+
+What a prompt adds to `decode` is what no request in flight shares with it, cached or not:
+so a burst of siblings on one node counts its common prefix once.
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+from pointsman.core.blocks import TEXT_SCHEME, Prompt, Scheme, Unit
+from pointsman.core.decision import Candidate
+from pointsman.core.ids import BlockHash, NodeName, RequestId
+from pointsman.core.limits import TEXT_BLOCK_BYTES
+from pointsman.core.placement import Choice, Hold
+from pointsman.core.policies.base import pick
+from pointsman.core.request import Request
+
+BLOCK_TOKENS = 16
+_BYTES_PER_TOKEN = 4
+ACTIVE_BLOCKS_MAX = 1 << 22
+"""Blocks of requests in flight that are remembered: about 400 MB. What comes on top is counted
+as shared with nobody."""
+
+_TOKENS = Scheme(Unit.TOKENS, BLOCK_TOKENS)
+
+
+class Dynamo:
+    """The fewest blocks to prefill and to hold."""
+
+    name = "dynamo"
+    prunes = False
+
+    def __init__(self, blocks_max: int = ACTIVE_BLOCKS_MAX) -> None:
+        self._active = ActiveBlocks(blocks_max)
+
+    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
+        scheme, chain = _chain(request.prompt)
+        text_tokens = _text_block_tokens(request.prompt, rows[0])
+        for row in rows:
+            texts, tokens = self._active.with_prompt(row.node, scheme, chain)
+            decode_tokens = texts * text_tokens + tokens * BLOCK_TOKENS
+            row.score = (row.queue_tokens + row.new_tokens + decode_tokens) / BLOCK_TOKENS
+        return pick(rows, why="fewest blocks to prefill and to hold")
+
+    def placed(self, request: Request, row: Candidate) -> None:
+        self._active.add(request.id, row.node, *_chain(request.prompt))
+
+    def left(self, request: Request, node: NodeName) -> None:
+        self._active.remove(request.id)
+
+
+def _chain(prompt: Prompt) -> tuple[Scheme, list[BlockHash]]:
+    scheme = TEXT_SCHEME if prompt.token_count is None else _TOKENS
+    return scheme, prompt.chain(scheme)
+
+
+def _text_block_tokens(prompt: Prompt, row: Candidate) -> float:
+    """Tokens in a block of text, going by this prompt; the learned mean would say the same."""
+    if prompt.token_count is not None or not prompt.text:
+        return TEXT_BLOCK_BYTES / _BYTES_PER_TOKEN
+    return (row.hit_tokens + row.new_tokens) * TEXT_BLOCK_BYTES / len(prompt.text)
+
+
+class ActiveBlocks:
+    """Prompt blocks of the requests in flight, by node, each counted once."""
+
+    def __init__(self, blocks_max: int = ACTIVE_BLOCKS_MAX) -> None:
+        self._blocks_max = blocks_max
+        self._uses: dict[NodeName, dict[BlockHash, int]] = {}
+        self._counts: dict[NodeName, dict[Scheme, int]] = {}
+        self._booked: dict[RequestId, tuple[NodeName, Scheme, list[BlockHash]]] = {}
+        self._alone: dict[RequestId, tuple[NodeName, Scheme, int]] = {}
+        self._remembered = 0
+
+    def add(
+        self, request_id: RequestId, node: NodeName, scheme: Scheme, chain: list[BlockHash]
+    ) -> None:
+        """The prompt of `chain` is in flight on `node`."""
+        counts = self._counts.setdefault(node, {})
+        if self._remembered + len(chain) > self._blocks_max:
+            counts[scheme] = counts.get(scheme, 0) + len(chain)
+            self._alone[request_id] = (node, scheme, len(chain))
+            return
+        uses = self._uses.setdefault(node, {})
+        before = len(uses)
+        for block in chain:
+            uses[block] = uses.get(block, 0) + 1
+        counts[scheme] = counts.get(scheme, 0) + len(uses) - before
+        self._booked[request_id] = (node, scheme, chain)
+        self._remembered += len(chain)
+
+    def remove(self, request_id: RequestId) -> None:
+        """It is over. Harmless if it was never added."""
+        if request_id in self._alone:
+            node, scheme, count = self._alone.pop(request_id)
+            self._counts[node][scheme] -= count
+        if request_id not in self._booked:
+            return
+        node, scheme, chain = self._booked.pop(request_id)
+        uses, before = self._uses[node], len(self._uses[node])
+        for block in chain:
+            uses[block] -= 1
+            if not uses[block]:
+                del uses[block]
+        self._counts[node][scheme] -= before - len(uses)
+        self._remembered -= len(chain)
+
+    def with_prompt(
+        self, node: NodeName, scheme: Scheme, chain: list[BlockHash]
+    ) -> tuple[int, int]:
+        """Blocks of text and of tokens that were in flight there with this prompt, too."""
+        counts = self._counts.get(node, {})
+        added = len(chain) - self._shared(self._uses.get(node, {}), chain)
+        texts, tokens = counts.get(TEXT_SCHEME, 0), counts.get(_TOKENS, 0)
+        return (texts + added, tokens) if scheme is TEXT_SCHEME else (texts, tokens + added)
+
+    @staticmethod
+    def _shared(uses: dict[BlockHash, int], chain: list[BlockHash]) -> int:
+        """Leading blocks in use: chains are there as a whole, so by bisection."""
+        held, missing = 0, len(chain) + 1
+        while missing - held > 1:
+            middle = (held + missing) >> 1
+            if chain[middle - 1] in uses:
+                held = middle
+            else:
+                missing = middle
+        return held
