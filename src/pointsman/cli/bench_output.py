@@ -54,12 +54,12 @@ def write(runs: Sequence[Run], json_file: str | None, html_file: Path | None) ->
         else:
             print_comparison(console, runs)
     if json_file and json_file != "-":
-        _replace(Path(json_file), encode_runs(runs))
+        replace_file(Path(json_file), encode_runs(runs))
     if html_file:
-        _replace(html_file, render_page(runs).encode())
+        replace_file(html_file, render_page(runs).encode())
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     """Write a file whole or not at all."""
     with tempfile.NamedTemporaryFile(
         dir=path.parent, prefix=f".{path.name}.", delete=False

@@ -26,6 +26,9 @@ _COMMANDS: Mapping[str, _Lazy] = MappingProxyType(
         ),
         "engine": _Lazy("pointsman.cli.engine:engine", "One simulated engine."),
         "explain": _Lazy("pointsman.cli.explain:explain", "Why a request went where it went."),
+        "replay": _Lazy(
+            "pointsman.cli.replay:replay", "Compare policies on a trace, on virtual time."
+        ),
         "bench": _Lazy("pointsman.cli.bench:bench", "Load a server and measure what clients see."),
         "compare": _Lazy("pointsman.cli.bench:compare", "Compare runs that `bench` wrote."),
         "check": _Lazy("pointsman.cli.check:check", "Check a configuration file."),

@@ -89,7 +89,7 @@ class _Reader:
     def convert(self, node: yaml.Node, kind: inspect.Type, path: _Path) -> object:
         """The plain value of `node`, which is to be of `kind`; None after a problem."""
         self.positions[path] = Position(node.start_mark.line + 1, node.start_mark.column + 1)
-        kind = _bare(kind, is_null=node.tag.endswith(":null"))
+        kind = _bare(kind, node)
         match kind:
             case inspect.StructType():
                 return self._struct(node, kind, path)
@@ -192,13 +192,15 @@ class _Reader:
         self.problems.append(Problem(mark.line + 1, mark.column + 1, message))
 
 
-def _bare(kind: inspect.Type, *, is_null: bool) -> inspect.Type:
-    """`kind` without metadata, and without `| None` unless the value is null."""
+def _bare(kind: inspect.Type, node: yaml.Node) -> inspect.Type:
+    """`kind` without metadata; of a union what `node` can be: null, a mapping's struct, a leaf."""
     if isinstance(kind, inspect.Metadata):
-        return _bare(kind.type, is_null=is_null)
-    if isinstance(kind, inspect.UnionType) and not is_null:
+        return _bare(kind.type, node)
+    if isinstance(kind, inspect.UnionType) and not node.tag.endswith(":null"):
+        structs = isinstance(node, yaml.MappingNode)
         rest = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
-        return _bare(rest[0], is_null=False) if len(rest) == 1 else kind
+        fitting = [each for each in rest if isinstance(each, inspect.StructType) is structs]
+        return _bare((fitting or rest)[0], node) if len(fitting or rest) == 1 else kind
     return kind
 
 
@@ -207,6 +209,9 @@ def _violation(value: object, kind: inspect.Type) -> str:
     match kind:
         case inspect.LiteralType(values=values):
             return "" if value in values else f"{value!r} is none of {', '.join(map(str, values))}"
+        case inspect.EnumType(cls=cls):
+            known = [each.value for each in cls]
+            return "" if value in known else f"{value!r} is none of {', '.join(map(str, known))}"
         case inspect.BoolType():
             return "" if isinstance(value, bool) else f"{value!r} is neither true nor false"
         case inspect.IntType():

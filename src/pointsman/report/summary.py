@@ -107,7 +107,7 @@ def summarize_records(
         hit_ratio_requests=sum(map(_reports_hits, ok)),
         ideal_hit_ratio=ideal_hit_ratio,
         nodes=_node_shares(ok),
-        error_groups=_error_groups(records),
+        error_groups=error_groups(records),
     )
 
 
@@ -130,6 +130,23 @@ def hit_ratio(records: Iterable[RequestRecord]) -> float | None:
     prompt_tokens = sum(record.prompt_tokens or 0 for record in reporting)
     cached_tokens = sum(record.cached_tokens or 0 for record in reporting)
     return cached_tokens / prompt_tokens if prompt_tokens else None
+
+
+def error_groups(records: Iterable[RequestRecord]) -> tuple[ErrorGroup, ...]:
+    """Errors by outcome and cause, the most frequent first; at most CAUSES_MAX and the rest."""
+    groups: dict[tuple[str, str], list[RequestRecord]] = {}
+    for record in records:
+        if record.failed:
+            groups.setdefault((record.outcome.value, record.cause), []).append(record)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    listed = [
+        ErrorGroup(outcome=outcome, cause=cause, requests=len(group), example=group[0].detail)
+        for (outcome, cause), group in ordered[:CAUSES_MAX]
+    ]
+    rest = sum(len(group) for _, group in ordered[CAUSES_MAX:])
+    if rest:
+        listed.append(ErrorGroup(outcome="other", cause="other", requests=rest, example=""))
+    return tuple(listed)
 
 
 def _reports_hits(record: RequestRecord) -> bool:
@@ -163,20 +180,3 @@ def _node_shares(ok: Sequence[RequestRecord]) -> tuple[NodeShare, ...]:
             )
         )
     return tuple(shares)
-
-
-def _error_groups(records: Iterable[RequestRecord]) -> tuple[ErrorGroup, ...]:
-    """Most frequent first."""
-    groups: dict[tuple[str, str], list[RequestRecord]] = {}
-    for record in records:
-        if record.failed:
-            groups.setdefault((record.outcome.value, record.cause), []).append(record)
-    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
-    listed = [
-        ErrorGroup(outcome=outcome, cause=cause, requests=len(group), example=group[0].detail)
-        for (outcome, cause), group in ordered[:CAUSES_MAX]
-    ]
-    rest = sum(len(group) for _, group in ordered[CAUSES_MAX:])
-    if rest:
-        listed.append(ErrorGroup(outcome="other", cause="other", requests=rest, example=""))
-    return tuple(listed)

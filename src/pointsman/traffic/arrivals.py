@@ -1,4 +1,4 @@
-"""When requests arrive: re-stamp, speed up, cut. Every function returns new requests."""
+"""When requests arrive: re-stamp, shake, speed up, cut. Every function returns new requests."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -28,6 +28,73 @@ def poisson(
     return tuple(stamped)
 
 
+def on_off(
+    requests: Iterable[TrafficRequest],
+    *,
+    rate_rps: float,
+    on_s_mean: float,
+    off_s_mean: float,
+    rng: Random,
+) -> tuple[TrafficRequest, ...]:
+    """Stamp requests anew: bursts of Poisson arrivals, and nothing in between; the order stays.
+
+    Bursts and pauses are exponential with the means given. `rate_rps` is the mean over both, so
+    in a burst it is (on_s_mean + off_s_mean) / on_s_mean times as high.
+    """
+    if min(rate_rps, on_s_mean) <= 0 or off_s_mean < 0:
+        raise ValueError(
+            f"rate_rps ({rate_rps}) and on_s_mean ({on_s_mean}) must be above 0, "
+            f"off_s_mean ({off_s_mean}) not below"
+        )
+    burst_rps = rate_rps * (on_s_mean + off_s_mean) / on_s_mean
+    stamped = []
+    burst_time_s = paused_s = 0.0  # time is counted in bursts only; pauses are put in between
+    burst_ends_s = rng.expovariate(1 / on_s_mean)
+    for request in requests:
+        while burst_time_s >= burst_ends_s:
+            burst_ends_s += rng.expovariate(1 / on_s_mean)
+            paused_s += rng.expovariate(1 / off_s_mean) if off_s_mean else 0.0
+        stamped.append(replace(request, at_s=burst_time_s + paused_s))
+        burst_time_s += rng.expovariate(burst_rps)
+    return tuple(stamped)
+
+
+def jittered(
+    requests: Iterable[TrafficRequest], *, rng: Random, tick_s: float | None = None
+) -> tuple[TrafficRequest, ...]:
+    """Move each arrival at random, so that one trace gives as many runs as there are seeds.
+
+    Where a reader spread ticks of `tick_s` (`Trace.tick_s`), an arrival may be anywhere in its
+    tick: the trace knows no more of it. Else it moves by up to one mean gap either way, which
+    leaves the rate of every minute as it was. Turns of a session keep their order, nothing
+    arrives before 0, and the result is in order of arrival. Give the trace as it was read: ticks
+    are counted from 0, before anything is cut off or sped up.
+    """
+    requests = tuple(requests)
+    if len(requests) < 2:
+        return requests
+    gap_s = (requests[-1].at_s - requests[0].at_s) / (len(requests) - 1)
+    sessions: dict[str, list[int]] = {}
+    moved_s = []
+    for index, request in enumerate(requests):
+        if tick_s is None:
+            moved_s.append(max(0.0, request.at_s + rng.uniform(-gap_s, gap_s)))
+        else:
+            tick = int(request.at_s / tick_s + _ROUNDING)
+            moved_s.append((tick + rng.random()) * tick_s)
+        if request.session:
+            sessions.setdefault(request.session, []).append(index)
+    for turns in sessions.values():
+        in_order = sorted(moved_s[index] for index in turns)
+        for index, at_s in zip(turns, in_order, strict=True):
+            moved_s[index] = at_s
+    moved = (replace(r, at_s=at_s) for r, at_s in zip(requests, moved_s, strict=True))
+    return tuple(sorted(moved, key=lambda request: request.at_s))
+
+
+_ROUNDING = 1e-3  # of a tick: Mooncake stamps 5999 ms for the tick that begins at 6000
+
+
 def accelerate(requests: Iterable[TrafficRequest], *, speed: float) -> tuple[TrafficRequest, ...]:
     """Let time run `speed` times faster: arrivals and think times shrink alike."""
     if speed <= 0:
@@ -47,6 +114,28 @@ def window(
         for request in requests
         if start_s <= request.at_s < end_s
     )
+
+
+def jitter(
+    requests: Iterable[TrafficRequest], *, by_s: float, rng: Random
+) -> tuple[TrafficRequest, ...]:
+    """Move each arrival by up to `by_s` either way, evenly; time counts from the first one.
+
+    All turns of a session move alike, so that none overtakes another. How far a result depends
+    on who happened to come a moment earlier is seen by doing this with several seeds.
+    """
+    shifts_s: dict[str, float] = {}
+    moved = []
+    for request in requests:
+        shift_s = shifts_s.get(request.session) if request.session else None
+        if shift_s is None:
+            shift_s = rng.uniform(-by_s, by_s)
+            if request.session:
+                shifts_s[request.session] = shift_s
+        moved.append(replace(request, at_s=request.at_s + shift_s))
+    moved.sort(key=lambda request: request.at_s)
+    first_s = moved[0].at_s if moved else 0.0
+    return tuple(replace(request, at_s=request.at_s - first_s) for request in moved)
 
 
 def spread_ticks(stamps_s: Sequence[float]) -> tuple[list[float], float | None]:

@@ -1,0 +1,233 @@
+"""`pointsman replay`: traffic through a simulated cluster, policy by policy, on virtual time."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from pointsman.cli.bench_output import check_outputs, replace_file
+from pointsman.cli.replay_jobs import Job, Result, SimulationFailed, run_jobs
+from pointsman.cli.replay_plan import NODES_DEFAULT, RATE_PER_NODE_RPS, ReplayOptions, plan
+from pointsman.cli.replay_study import Extras, jobs_of, study_of
+from pointsman.core.policies import catalog
+from pointsman.engines.compute_model.profiles import PROFILES
+from pointsman.report.replay.document import encode_study
+from pointsman.report.replay.page import render_study
+from pointsman.report.replay.study import Study
+from pointsman.report.replay.table import print_study
+from pointsman.sim.scenario import PROFILE_DEFAULT, Index
+from pointsman.traffic.replayed import Slo
+from pointsman.traffic.source import REQUESTS_DEFAULT, WORKLOADS
+
+PIPE_COLUMNS = 200
+"""Of tables that go to a file: there is no terminal to be too narrow for them."""
+
+_POSITIVE = click.IntRange(min=1)
+_ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
+_SLO = Slo()
+
+
+@click.command(
+    epilog="""\b
+Try it:
+  pointsman replay --workload chat --nodes 4
+  pointsman replay access.log --nodes 8 --speed 2 --html replay.html
+  pointsman replay conversation.jsonl.gz --policy marginal_cost,lmetric --slow 4@2.5 --seeds 5
+  pointsman replay trace.jsonl --sweep --policy all --json sweep.json
+  pointsman replay matrix.yaml --html matrix.html
+
+\b
+A scenario file has the fleet, the traffic and the faults in YAML; several go under `scenarios:`.
+  name: half of the nodes are slow
+  traffic: {trace: conversation.jsonl.gz, speed: 1.5, limit: 2000}
+  fleet: [{count: 4}, {count: 4, slowdown: 2.5, kv_tokens: 200000}]
+  faults: [{kind: crash, at_s: 60, duration_s: 30, nodes: [node-0]}]
+
+Exit codes: 0 done, 1 a simulation broke one of its own checks, 2 wrong usage.
+"""
+)
+@click.argument("traces", metavar="[TRACE]...", type=click.Path(path_type=Path), nargs=-1)
+@click.option(
+    "--workload",
+    type=click.Choice(list(WORKLOADS)),
+    metavar="NAME",
+    help=f"Make requests up instead: {', '.join(WORKLOADS)}.",
+)
+@click.option(
+    "--parameter",
+    "parameters",
+    multiple=True,
+    metavar="NAME=NUMBER",
+    help="Of the workload, like tenants=4. A wrong name lists them.",
+)
+@click.option(
+    "--policy",
+    "policies",
+    metavar="NAME[,NAME…]",
+    help="Which to compare; `all` for all.  [default: the default and the usual peers]",
+)
+@click.option(
+    "--baseline", metavar="NAME", help=f"Ratios are to this one.  [default: {catalog.DEFAULT}]"
+)
+@click.option("--nodes", type=_POSITIVE, metavar="N", help=f"Engines.  [default: {NODES_DEFAULT}]")
+@click.option("--slow", metavar="K@F", help="K of them take F times as long, like 4@2.5.")
+@click.option(
+    "--profile",
+    type=click.Choice(list(PROFILES)),
+    metavar="NAME",
+    help=f"Model and GPU: {', '.join(PROFILES)}.  [default: {PROFILE_DEFAULT}]",
+)
+@click.option(
+    "--kv-tokens", type=_POSITIVE, metavar="N", help="KV cache of each.  [default: the profile's]"
+)
+@click.option(
+    "--gateways",
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="Schedulers that do not know of each other's work.  [default: 1]",
+)
+@click.option(
+    "--index",
+    type=click.Choice([index.value for index in Index]),
+    metavar="KIND",
+    help="precise: engines tell what they cache. approximate: it is inferred.  "
+    "[default: approximate]",
+)
+@click.option(
+    "--closed-loop", is_flag=True, help="A session's next turn waits for the answer to its last."
+)
+@click.option("--speed", type=_ABOVE_ZERO, metavar="X", help="Arrivals X times faster.")
+@click.option(
+    "--rate",
+    "rate_rps",
+    type=_ABOVE_ZERO,
+    metavar="X",
+    help="Poisson arrivals, per second.  [default: a trace's own; of a workload "
+    f"{RATE_PER_NODE_RPS:g} a node]",
+)
+@click.option(
+    "--limit",
+    type=_POSITIVE,
+    metavar="N",
+    help=f"The first N requests.  [default: all of a trace, or {REQUESTS_DEFAULT:,} made up]",
+)
+@click.option(
+    "--window-s", type=float, nargs=2, metavar="A B", help="Only arrivals from second A to B."
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), metavar="S", help="Of everything.  [default: 0]"
+)
+@click.option("--seeds", type=_POSITIVE, metavar="N", help="S to S+N-1, with confidence intervals.")
+@click.option(
+    "--slo-ttft-s",
+    type=_ABOVE_ZERO,
+    metavar="SECONDS",
+    default=_SLO.ttft_s,
+    show_default=True,
+    help="Good is a first token within this …",
+)
+@click.option(
+    "--slo-ttft-s-per-token",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    default=_SLO.ttft_s_per_token,
+    show_default=True,
+    help="… and this for each prompt token,",
+)
+@click.option(
+    "--slo-tpot-s",
+    type=_ABOVE_ZERO,
+    metavar="SECONDS",
+    default=_SLO.tpot_s,
+    show_default=True,
+    help="and every further token within this on average.",
+)
+@click.option(
+    "--oracle/--no-oracle",
+    default=True,
+    help="Also one pooled engine with everybody's speed and memory, which nobody can beat.",
+)
+@click.option("--sweep", is_flag=True, help="Find the highest speed at which the SLO holds.")
+@click.option(
+    "--sweep-target",
+    type=click.FloatRange(0, 1, min_open=True),
+    metavar="SHARE",
+    default=0.9,
+    show_default=True,
+    help="Of the requests, to be within the SLO.",
+)
+@click.option("--jobs", type=_POSITIVE, metavar="N", help="Processes.  [default: one a CPU]")
+@click.option("--json", "json_file", metavar="FILE", help="Write the numbers; - is stdout.")
+@click.option(
+    "--timing", is_flag=True, help="Real times in the JSON too, which differ from run to run."
+)
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a page with plots.",
+)
+def replay(**given: Any) -> None:
+    """Replay traffic through a simulated cluster and compare policies.
+
+    TRACE is a file of requests: JSON lines, Mooncake's or Azure's format, or Pointsman's own
+    access log, gzipped or not; or a scenario file (.yaml). The scheduler is the one that serves;
+    engines are simulated by their step times. Nothing is sent anywhere, time is virtual, and the
+    same seed gives the same numbers.
+    """
+    options = ReplayOptions(**given)
+    check_outputs(options.json_file, options.html_file)
+    planned = plan(options)
+    extras = Extras(
+        oracle=options.oracle,
+        series=options.html_file is not None,
+        timing=options.timing or options.json_file != "-",
+        sweep_target=options.sweep_target if options.sweep else None,
+    )
+    jobs = [job for each in planned for job in jobs_of(each, extras)]
+    results = _simulated(jobs, options.jobs or len(os.sched_getaffinity(0)))
+    _write(study_of(planned, results, extras), options)
+
+
+def _simulated(jobs: Sequence[Job], processes: int) -> list[Result]:
+    """Progress goes to stderr, and only to a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    shown = console.is_terminal
+    with Progress(*columns, TimeElapsedColumn(), console=console, disable=not shown) as bar:
+        task = bar.add_task("simulating", total=len(jobs))
+
+        def on_progress(shares: Sequence[float]) -> None:
+            done = sum(share >= 1 for share in shares)
+            label = f"{done} of {len(jobs)} simulations"
+            bar.update(task, completed=sum(shares), description=label)
+
+        try:
+            return run_jobs(jobs, processes=processes, on_progress=on_progress)
+        except ValueError as error:
+            bar.stop()
+            raise click.UsageError(str(error)) from None
+        except SimulationFailed as error:
+            bar.stop()
+            print(f"pointsman replay: {error}", file=sys.stderr)
+            sys.exit(1)
+
+
+def _write(study: Study, options: ReplayOptions) -> None:
+    if options.json_file:
+        data = encode_study(study, timing=options.timing)
+        if options.json_file == "-":
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        else:
+            replace_file(Path(options.json_file), data)
+    if options.html_file:
+        replace_file(options.html_file, render_study(study).encode())
+    if options.json_file != "-":
+        print_study(Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS), study)

@@ -1,0 +1,304 @@
+"""What a replay is to run: scenarios with their requests, made from options or from a file."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+import msgspec
+
+from pointsman.cli.config_file import unknown_name
+from pointsman.cli.scenario_file import Case, load_cases
+from pointsman.cli.trace_file import read_trace_file
+from pointsman.cli.yaml_reader import Rejected
+from pointsman.core.policies import catalog
+from pointsman.sim.scenario import Clients, Index, Knowledge, NodeGroup, Scenario
+from pointsman.traffic.ideal import ideal_hit_ratio
+from pointsman.traffic.replayed import Slo
+from pointsman.traffic.request import TrafficRequest
+from pointsman.traffic.source import Source, Window, problems, stream
+from pointsman.traffic.trace import Trace
+
+SCENARIO_SUFFIXES = (".yaml", ".yml")
+NODES_DEFAULT = 8
+RATE_PER_NODE_RPS = 4.0
+"""Of a workload when nobody says: busy and not yet saturated on the default profile."""
+POLICIES_DEFAULT = (
+    catalog.DEFAULT,
+    "round_robin",
+    "least_request",
+    "lmetric",
+    "dynamo",
+    "smg_cache_aware",
+    "llmd_weighted",
+)
+"""Those of them that there are: the default, two that see no engine, and what others do."""
+
+
+class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The command's options as given; None is one that was not."""
+
+    traces: tuple[Path, ...]
+    workload: str | None
+    parameters: tuple[str, ...]
+    policies: str | None
+    baseline: str | None
+    nodes: int | None
+    slow: str | None
+    profile: str | None
+    kv_tokens: int | None
+    gateways: int | None
+    index: str | None
+    closed_loop: bool
+    speed: float | None
+    rate_rps: float | None
+    limit: int | None
+    window_s: tuple[float, float] | None
+    jitter_s: float | None
+    seed: int | None
+    seeds: int | None
+    slo_ttft_s: float
+    slo_ttft_s_per_token: float
+    slo_tpot_s: float
+    oracle: bool
+    sweep: bool
+    sweep_target: float
+    jobs: int | None
+    timing: bool
+    json_file: str | None
+    html_file: Path | None
+
+
+class Stream(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests under one seed."""
+
+    seed: int
+    requests: tuple[TrafficRequest, ...]
+    ideal_hit_ratio: float | None
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """One scenario, ready to run under every policy and seed."""
+
+    scenario: Scenario
+    source: Source
+    policies: tuple[str, ...]
+    baseline: str
+    streams: tuple[Stream, ...]
+    notes: tuple[str, ...]
+
+
+def plan(options: ReplayOptions) -> tuple[Planned, ...]:
+    """Read and make everything. Raises UsageError; prints a scenario file's problems."""
+    files = [path for path in options.traces if path.suffix in SCENARIO_SUFFIXES]
+    if files:
+        _check_options_beside_files(options, files)
+        cases = [case for path in files for case in _cases_of(path)]
+    else:
+        cases = list(_cases_from_options(options))
+    if not cases:
+        raise click.UsageError(
+            "Nothing to replay. Remedy: give a trace, a scenario file (.yaml), or --workload NAME."
+        )
+    policies = _policies(options.policies)
+    traces: dict[str, Trace] = {}
+    planned = []
+    for case in cases:
+        path = case.traffic.trace
+        if path is not None and path not in traces:
+            traces[path] = read_trace_file(Path(path))
+        trace = None if path is None else traces[path]
+        planned.append(_planned(case, options, policies, trace))
+    return tuple(planned)
+
+
+def _cases_of(path: Path) -> tuple[Case, ...]:
+    try:
+        return load_cases(path, os.environ, catalog.names())
+    except Rejected as rejected:
+        lines = "\n".join(f"{path}:{p.line}:{p.column}: {p.message}" for p in rejected.problems)
+        raise click.UsageError(lines) from None
+
+
+def _check_options_beside_files(options: ReplayOptions, files: Sequence[Path]) -> None:
+    """A scenario file says all of this itself; an option would be silently ignored."""
+    if len(files) < len(options.traces):
+        raise click.UsageError("Give scenario files (.yaml) or traces, not both at once.")
+    given = {
+        "--workload": options.workload,
+        "--parameter": options.parameters,
+        "--nodes": options.nodes,
+        "--slow": options.slow,
+        "--profile": options.profile,
+        "--kv-tokens": options.kv_tokens,
+        "--gateways": options.gateways,
+        "--index": options.index,
+        "--closed-loop": options.closed_loop,
+        "--speed": options.speed,
+        "--rate": options.rate_rps,
+        "--window-s": options.window_s,
+        "--jitter-s": options.jitter_s,
+    }
+    for name, value in given.items():
+        if value:
+            raise click.UsageError(
+                f"{name} does not go with a scenario file, which says it itself."
+            )
+
+
+def _cases_from_options(options: ReplayOptions) -> Iterator[Case]:
+    """One case a trace, and one for the workload."""
+    if options.traces and options.workload:
+        raise click.UsageError("TRACE and --workload exclude each other.")
+    nodes = options.nodes or NODES_DEFAULT
+    common = Source(
+        parameters=_parameters(options.parameters),
+        rate_rps=options.rate_rps,
+        limit=options.limit,
+        speed=options.speed or 1.0,
+        jitter_s=options.jitter_s or 0.0,
+        window=None
+        if options.window_s is None
+        else Window(start_s=options.window_s[0], end_s=options.window_s[1]),
+    )
+    if options.workload:
+        rate_rps = options.rate_rps or RATE_PER_NODE_RPS * nodes
+        source = msgspec.structs.replace(common, workload=options.workload, rate_rps=rate_rps)
+        yield _case(options, options.workload, source)
+    names = Counter(map(_stem, options.traces))
+    for path in options.traces:
+        source = msgspec.structs.replace(common, trace=str(path))
+        name = _stem(path) if names[_stem(path)] == 1 else str(path)
+        yield _case(options, name, source)
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".csv")
+
+
+def _parameters(given: Sequence[str]) -> dict[str, float]:
+    parameters = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        try:
+            parameters[name.replace("-", "_")] = float(value)
+        except ValueError:
+            raise click.UsageError(
+                f"--parameter {text}: no number. Remedy: NAME=NUMBER, like tenants=4."
+            ) from None
+    return parameters
+
+
+def _case(options: ReplayOptions, name: str, source: Source) -> Case:
+    for problem in problems(source):
+        raise click.UsageError(f"{problem.message[:1].upper()}{problem.message[1:]}.")
+    index = Knowledge().index if options.index is None else Index(options.index)
+    return Case(
+        name=name,
+        traffic=source,
+        fleet=_fleet(options),
+        gateways=options.gateways or 1,
+        knowledge=Knowledge(index=index),
+        clients=Clients(closed_loop=options.closed_loop),
+        slo=Slo(
+            ttft_s=options.slo_ttft_s,
+            ttft_s_per_token=options.slo_ttft_s_per_token,
+            tpot_s=options.slo_tpot_s,
+        ),
+    )
+
+
+def _fleet(options: ReplayOptions) -> tuple[NodeGroup, ...]:
+    nodes = options.nodes or NODES_DEFAULT
+    alike = NodeGroup(count=nodes, kv_tokens=options.kv_tokens)
+    if options.profile is not None:
+        alike = msgspec.structs.replace(alike, profile=options.profile)
+    if options.slow is None:
+        return (alike,)
+    found = re.fullmatch(r"(\d+)@(\d+(?:\.\d+)?)", options.slow)
+    count, slowdown = (int(found[1]), float(found[2])) if found else (0, 0.0)
+    if not (1 <= count <= nodes and slowdown > 0):
+        raise click.UsageError(
+            f"--slow {options.slow}: not K@F with K of the {nodes} nodes. "
+            "Remedy: 4@2.5 lets four of them take 2.5 times as long."
+        )
+    slow = msgspec.structs.replace(alike, count=count, slowdown=slowdown)
+    if count == nodes:
+        return (slow,)
+    return (msgspec.structs.replace(alike, count=nodes - count), slow)
+
+
+def _policies(given: str | None) -> tuple[str, ...]:
+    """None given: no policies, which means the case's own or the default ones."""
+    if given is None:
+        return ()
+    if given.strip() == "all":
+        return tuple(catalog.names())
+    names = tuple(dict.fromkeys(filter(None, (name.strip() for name in given.split(",")))))
+    if not names:
+        raise click.UsageError("--policy names none. Remedy: give one like round_robin, or all.")
+    for name in names:
+        if name not in catalog.names():
+            raise click.UsageError(f"--policy: {unknown_name(name, catalog.names())}.")
+    return names
+
+
+def _planned(
+    case: Case, options: ReplayOptions, policies: tuple[str, ...], trace: Trace | None
+) -> Planned:
+    known = catalog.names()
+    defaults = tuple(name for name in POLICIES_DEFAULT if name in known)
+    chosen = policies or tuple(dict.fromkeys(case.policies)) or defaults
+    source = case.traffic
+    if options.limit is not None:
+        source = msgspec.structs.replace(source, limit=options.limit)
+    seeds = _seeds(case, options)
+    return Planned(
+        scenario=case.scenario,
+        source=source,
+        policies=chosen,
+        baseline=_baseline(options.baseline, chosen),
+        streams=tuple(_streams(source, seeds, trace)),
+        notes=() if trace is None else tuple(_notes(source, seeds, trace)),
+    )
+
+
+def _notes(source: Source, seeds: Sequence[int], trace: Trace) -> Iterator[str]:
+    """What the trace's reader changed, and what the seeds do to it."""
+    yield from trace.notes
+    if source.rate_rps is not None:
+        yield f"arrivals made anew: Poisson, {source.rate_rps:g} a second before speed"
+    if source.jitter_s:
+        yield f"arrivals moved by up to {source.jitter_s:g} s by the seed, a session's all alike"
+    if len(seeds) > 1 and source.is_fixed:
+        yield "the same arrivals under every seed: intervals only tell what the policies draw by lot"
+
+
+def _baseline(given: str | None, chosen: Sequence[str]) -> str:
+    if given is None:
+        return catalog.DEFAULT if catalog.DEFAULT in chosen else chosen[0]
+    if given not in chosen:
+        raise click.UsageError(f"--baseline: {unknown_name(given, chosen)}.")
+    return given
+
+
+def _seeds(case: Case, options: ReplayOptions) -> tuple[int, ...]:
+    if options.seed is None and options.seeds is None and case.seeds:
+        return tuple(dict.fromkeys(case.seeds))
+    first = options.seed or 0
+    return tuple(range(first, first + (options.seeds or 1)))
+
+
+def _streams(source: Source, seeds: Sequence[int], trace: Trace | None) -> Iterator[Stream]:
+    """A trace with its own arrivals is the same under each seed, and made once."""
+    made: Stream | None = None
+    for seed in seeds:
+        if made is None or not source.is_fixed:
+            try:
+                requests = stream(source, seed=seed, trace=trace)
+            except ValueError as error:
+                raise click.UsageError(f"{source.name}: {error}.") from None
+            made = Stream(seed=seed, requests=requests, ideal_hit_ratio=ideal_hit_ratio(requests))
+        yield msgspec.structs.replace(made, seed=seed)

@@ -1,0 +1,162 @@
+"""Terminal tables of a study, by rich: one a scenario, and policies by scenarios at the end."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pointsman.report.replay.metrics import (
+    E2E_MEAN,
+    ERRORS,
+    METRICS,
+    PLACEMENTS,
+    TTFT_MEAN,
+    ReplayMetric,
+    factor,
+    shown,
+)
+from pointsman.report.replay.study import ORACLE, ScenarioReport, Study
+from pointsman.report.replay.wording import asked, sent
+from pointsman.report.rows import TIMES, UNKNOWN, count, percent, rate
+
+CELL_COLUMNS = 12
+"""What a number and its borders take; over several seeds it has an interval too."""
+INTERVAL_COLUMNS = 5
+FIXED_COLUMNS = 52
+"""The policy, and the ratios at the end."""
+BEST = "*"
+
+
+def print_study(console: Console, study: Study) -> None:
+    """Every scenario, and the matrix where there are several."""
+    for scenario in study.scenarios:
+        _print_scenario(console, scenario)
+    if len(study.scenarios) > 1:
+        for metric in (E2E_MEAN, TTFT_MEAN):
+            console.print(_matrix(study, metric))
+        _say(
+            console, "[dim]against the best of the other policies: below 1 is better than all[/dim]"
+        )
+
+
+def _print_scenario(console: Console, scenario: ScenarioReport) -> None:
+    _say(console, f"[bold]{escape(scenario.name)}[/bold]")
+    _say(console, escape(sent(scenario)))
+    _say(console, escape(asked(scenario)))
+    for note in scenario.notes:
+        _say(console, f"[dim]{escape(note)}[/dim]")
+    console.print(_policies(scenario, width=console.width))
+    if scenario.sweeps:
+        console.print(_sweeps(scenario))
+    causes = _causes(scenario)
+    if causes is not None:
+        console.print(causes)
+    console.print()
+
+
+def columns(scenario: ScenarioReport, *, width: int) -> list[ReplayMetric]:
+    """Those for which there is room, without those that say nothing here."""
+    quiet = []
+    runs = [run for policy in scenario.policies for run in scenario.runs(policy)]
+    if not any(run.errors for run in runs):
+        quiet.append(ERRORS)
+    if all(run.attempts == run.requests for run in runs):
+        quiet.append(PLACEMENTS)
+    loud = [metric for metric in METRICS if metric not in quiet]
+    cell = CELL_COLUMNS + (INTERVAL_COLUMNS if len(scenario.seeds) > 1 else 0)
+    room = (width - FIXED_COLUMNS) // cell
+    ranked = sorted(loud, key=lambda metric: metric.rank)
+    fitting = [metric for place, metric in enumerate(ranked) if metric.rank == 0 or place < room]
+    return [metric for metric in loud if metric in fitting]
+
+
+def _policies(scenario: ScenarioReport, *, width: int) -> Table:
+    metrics = columns(scenario, width=width)
+    has_oracle = bool(scenario.runs(ORACLE))
+    has_speed = any(run.realtime_factor for run in scenario.runs(scenario.policies[0]))
+    heads = [metric.name for metric in metrics]
+    heads += [f"e2e {TIMES} oracle"] if has_oracle else []
+    heads += ["real time"] if has_speed else []
+    table = Table("policy", *heads)
+    table.columns[0].no_wrap = True
+    for column in table.columns[1:]:
+        column.justify = "right"
+    best = {metric.key: scenario.leaders(metric.value, metric.better) for metric in metrics}
+    names = [*scenario.policies, *([ORACLE] if has_oracle else [])]
+    for name in names:
+        if name == ORACLE:
+            table.add_section()
+        cells = [_cell(scenario, name, metric, best[metric.key]) for metric in metrics]
+        if has_oracle:
+            cells.append(shown(scenario.ratio(name, ORACLE, E2E_MEAN.value), factor))
+        if has_speed:
+            speed = scenario.over_seeds(name, lambda run: run.realtime_factor)
+            cells.append(UNKNOWN if speed is None else f"{count(speed.mean)}{TIMES}")
+        table.add_row(escape(name), *cells, style="dim" if name == ORACLE else None)
+    return table
+
+
+def _cell(scenario: ScenarioReport, name: str, metric: ReplayMetric, best: Sequence[str]) -> str:
+    text = shown(scenario.over_seeds(name, metric.value), metric.show)
+    return f"[bold green]{text}{BEST}[/bold green]" if name in best else f"{text} "
+
+
+def _matrix(study: Study, metric: ReplayMetric) -> Table:
+    table = Table(title=f"{metric.name} against the best peer", title_justify="left")
+    table.add_column("scenario")
+    for policy in study.policies:
+        table.add_column(escape(policy), justify="right")
+    for scenario in study.scenarios:
+        cells = []
+        for policy in study.policies:
+            found = scenario.against_best_peer(policy, metric.value, metric.better)
+            text = shown(found, factor)
+            ahead = found is not None and found.mean < 1
+            cells.append(f"[bold green]{text}{BEST}[/bold green]" if ahead else f"{text} ")
+        table.add_row(escape(scenario.name), *cells)
+    return table
+
+
+def _sweeps(scenario: ScenarioReport) -> Table:
+    target = scenario.sweeps[0].target
+    table = Table(
+        title=f"highest speed with {percent(target)} of the requests in the SLO",
+        title_justify="left",
+    )
+    for head in ("policy", "speed", "rate", "in SLO", "goodput", "simulated"):
+        table.add_column(head, justify="left" if head == "policy" else "right")
+    for sweep in scenario.sweeps:
+        best = sweep.best
+        cells = [UNKNOWN] * 4
+        if best is not None:
+            cells = [
+                f"{'≥ ' if best == sweep.tried[-1] else ''}{best.speed:.3g}{TIMES}",
+                rate(best.rate_rps),
+                percent(best.slo_attainment),
+                rate(best.goodput_rps),
+            ]
+        table.add_row(escape(sweep.policy), *cells, f"{len(sweep.tried)} speeds")
+    return table
+
+
+def _causes(scenario: ScenarioReport) -> Table | None:
+    """Errors of the first seed by cause; None where there is none."""
+    rows: list[Sequence[str]] = [
+        (run.policy, count(group.requests), group.outcome, group.cause, group.example)
+        for run in scenario.seeds[0].runs
+        for group in run.error_groups
+    ]
+    if not rows:
+        return None
+    told = any(row[-1] for row in rows)
+    table = Table("policy", "errors", "outcome", "cause", *(["first message"] if told else []))
+    table.columns[1].justify = "right"
+    for row in rows:
+        table.add_row(*map(escape, row[: len(table.columns)]))
+    return table
+
+
+def _say(console: Console, markup: str) -> None:
+    """One line, however narrow the terminal: it is copied and searched for."""
+    console.print(markup, highlight=False, soft_wrap=True)

@@ -1,0 +1,27 @@
+"""What ran, in sentences that the terminal and the page share."""
+
+from pointsman.report.replay.study import ScenarioReport
+from pointsman.report.rows import TIMES, count, percent, rate, seconds, shown
+
+
+def sent(scenario: ScenarioReport) -> str:
+    """The requests, the nodes and the seeds."""
+    traffic = scenario.seeds[0].traffic
+    speed = f" at {TIMES}{scenario.speed:g}" if scenario.speed != 1 else ""
+    seeds = ", ".join(str(seed.seed) for seed in scenario.seeds)
+    return (
+        f"{count(traffic.requests)} requests{speed}, {rate(traffic.rate_rps)} over "
+        f"{count(traffic.span_s)} s; mean {count(traffic.input_tokens_mean)} tokens in, "
+        f"{count(traffic.output_tokens_mean)} out; {scenario.fleet}; "
+        f"seed{'s' if len(scenario.seeds) > 1 else ''} {seeds}"
+    )
+
+
+def asked(scenario: ScenarioReport) -> str:
+    """The objective, and the best hit ratio that there could be."""
+    slo = scenario.slo
+    return (
+        f"SLO: TTFT ≤ {seconds(slo.ttft_s)} + {seconds(slo.ttft_s_per_token)} a prompt token, "
+        f"TPOT ≤ {seconds(slo.tpot_s)}; hit ratio of one unbounded cache: "
+        f"{shown(scenario.seeds[0].ideal_hit_ratio, percent)}"
+    )
