@@ -125,7 +125,7 @@ def jobs_max(servers: list[Server], service: Service) -> int:
 
 
 @pytest.mark.parametrize("goal", Goal)
-@pytest.mark.parametrize("rate_per_s", [1.0, 40.0, 150.0])
+@pytest.mark.parametrize("rate_per_s", [1.0, 40.0, 70.0, 110.0, 150.0])
 def test_replicas_suffice_and_one_less_does_not(goal: Goal, rate_per_s: float) -> None:
     count = replicas_for(ENGINE, MODEL, rate_per_s=rate_per_s, response_s=2.2, goal=goal)
     assert count is not None
