@@ -12,11 +12,10 @@ from pointsman.core.exchange import (
     IllegalTransition,
     State,
     Step,
-    Timeouts,
     diagram,
 )
 from pointsman.core.ids import RequestId
-from pointsman.core.limits import ATTEMPTS_MAX, BUSY_ATTEMPTS_MAX
+from pointsman.core.limits import ATTEMPTS_MAX, BUSY_ATTEMPTS_MAX, Timeouts
 from pointsman.core.request import Outcome
 
 TIMEOUTS = Timeouts(connect_s=5.0, first_byte_s=600.0, idle_s=300.0, total_s=3_600.0)

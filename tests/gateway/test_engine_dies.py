@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from pointsman.core.errors import EndCause, FailureKind, Reason
-from pointsman.core.exchange import Timeouts
+from pointsman.core.limits import Timeouts
 from pointsman.gateway import GatewayOptions
 from tests.gateway.conftest import rig
 from tests.support.upstreams import (

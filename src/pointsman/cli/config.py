@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from pointsman.core import exchange
+from pointsman.core import limits
 from pointsman.core.limits import (
     INDEX_BYTES_MAX,
     NODES_MAX,
@@ -18,7 +18,7 @@ from pointsman.core.limits import (
 )
 from pointsman.core.policies import catalog
 
-_STAGES = exchange.Timeouts()
+_STAGES = limits.Timeouts()
 
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]

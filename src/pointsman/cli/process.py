@@ -20,10 +20,10 @@ from pointsman.cli.config_file import engine_name
 from pointsman.control.api import AdminApi
 from pointsman.control.collectors.fleet import Fleet
 from pointsman.control.service import NodeWatcher, SchedulerService
-from pointsman.core import exchange
 from pointsman.core.errors import Reason
 from pointsman.core.events import Left, NodeSpec
 from pointsman.core.ids import ModelName, NodeName, RequestId
+from pointsman.core.limits import Timeouts
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.request import Request
 from pointsman.core.scheduler import Scheduler
@@ -162,7 +162,7 @@ def gateway_options(config: Config) -> GatewayOptions:
     return GatewayOptions(
         connections_max=limits.connections_max,
         body_bytes_max=limits.body_bytes_max,
-        timeouts=exchange.Timeouts(
+        timeouts=Timeouts(
             connect_s=timeouts.connect_s,
             first_byte_s=timeouts.first_byte_s,
             idle_s=timeouts.idle_s,

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from pointsman.control.collectors.fleet import NodeStatus
-from pointsman.control.service import ServiceCounters
+from pointsman.control.counters import ServiceCounters
 from pointsman.core.calibration import Speeds
 from pointsman.core.cluster import Health
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals, NodeSpec

@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, assert_never
 
-import msgspec
-
+from pointsman.control.counters import ServiceCounters
 from pointsman.core.decision import Decision, Ruling
 from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.events import (
@@ -53,14 +52,6 @@ TICK_S_MIN = 0.002
 log = logging.getLogger(__name__)
 
 _CLIENT_GONE = EndCause.CLIENT_GONE  # Python 3.11 takes 0.1 us to look an enum's member up
-
-
-class ServiceCounters(msgspec.Struct):
-    """Totals since the start."""
-
-    steps_failed: int = 0
-    sinks_failed: int = 0
-    open_full: int = 0
 
 
 class NodeWatcher:

@@ -1,5 +1,7 @@
 """Every bound of the core with its reason. Shells have their own beside their code."""
 
+import msgspec
+
 PRIORITY_HIGH = 10
 PRIORITY_NORMAL = 0
 PRIORITY_LOW = -10
@@ -88,3 +90,18 @@ TEXT_BLOCK_BYTES = 512
 """Prompt bytes a block where no tokens are known: about 128 tokens, eight of vLLM's default
 blocks. Smaller blocks cost time to hash and index, larger ones lose a longer tail of each
 hit: on average half a block, 4 ms of prefill."""
+
+
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds that each stage may take. Time in the queue is bounded by the scheduler.
+
+    connect_s     a host that does not answer costs this much before another is tried
+    first_byte_s  long prompts in a long queue take minutes; less turns load into errors
+    idle_s        between two chunks of a stream; engines that preempt may pause for long
+    total_s       everything; what runs longer holds KV blocks that others wait for
+    """
+
+    connect_s: float = 5.0
+    first_byte_s: float = 600.0
+    idle_s: float = 300.0
+    total_s: float = 3_600.0

@@ -14,6 +14,7 @@ Reading order, along a request's way:
     relay        an engine's bytes on their way: framing, usage, end
     replies      answers of the gateway's own
     heads        heads read, checked and rebuilt
+    record       what came of an exchange
     observer     what counters and logs are told
     shared       what all connections have in common
     options      what can be set

@@ -5,8 +5,7 @@ with a status, as an event in the stream, or only by cutting the connection.
 """
 
 import asyncio
-
-import msgspec
+from typing import NamedTuple
 
 from pointsman.core.errors import FAILURE_REASONS, FailureKind, Reason
 from pointsman.core.events import Placed
@@ -28,7 +27,7 @@ _LENGTH = Framing.LENGTH
 _BODILESS = frozenset({204, 304})
 
 
-class EngineAnswer(msgspec.Struct, frozen=True):
+class EngineAnswer(NamedTuple):
     """An engine's error answer, kept while another node is asked."""
 
     status: int

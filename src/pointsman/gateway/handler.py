@@ -16,7 +16,7 @@ from pointsman.core.request import Outcome, Request
 from pointsman.gateway.answer import Answer, EngineAnswer
 from pointsman.gateway.attempts import engine_head, error_cause, failure_kind, is_retriable
 from pointsman.gateway.heads import RequestHead
-from pointsman.gateway.observer import exchange_record
+from pointsman.gateway.record import exchange_record
 from pointsman.gateway.relay import Relay, is_event_stream
 from pointsman.gateway.replies import error_reply
 from pointsman.gateway.routing import BodyRefused, core_request, decoded_body, routing_fields
@@ -35,7 +35,6 @@ class Handler:
 
     _body = b""
     _bytes_in = 0
-    _model = ModelName("")
     _wants_stream = False
     _owes_settlement = False
     _redialled = False
@@ -57,6 +56,7 @@ class Handler:
         self._head = head
         self._endpoint = endpoint
         self._exchange = Exchange(request_id, shared.options.timeouts, now_s)
+        self._model = ModelName("")
         self._answer = Answer(shared, client.transport, head, request_id)
         self._quiet_since_s = now_s
         self._comment_every_s = shared.options.sse_comment_s or float("inf")

@@ -5,10 +5,7 @@ from typing import Protocol
 import msgspec
 
 from pointsman.core.errors import EndCause, Reason
-from pointsman.core.events import Placed
-from pointsman.core.exchange import Exchange
 from pointsman.core.ids import ModelName, NodeName, RequestId
-from pointsman.core.request import Outcome
 from pointsman.wire.openai import Endpoint
 
 
@@ -56,43 +53,3 @@ class GatewayObserver(Protocol):
     def client_refused(self, reason: Reason) -> None:
         """A client was turned away before its request became an exchange."""
         ...
-
-
-def exchange_record(
-    exchange: Exchange,
-    outcome: Outcome,
-    reason: Reason | None,
-    *,
-    endpoint: Endpoint,
-    model: ModelName,
-    placed: Placed | None,
-    bytes_in: int,
-    bytes_out: int,
-) -> ExchangeRecord:
-    """The record of an exchange that has ended."""
-    ended_s = exchange.arrived_s if exchange.ended_s is None else exchange.ended_s
-    first_byte_s = exchange.first_byte_s
-    decision = None if placed is None else placed.decision
-    return ExchangeRecord(
-        request_id=exchange.request_id,
-        endpoint=endpoint,
-        model=model,
-        node=None if placed is None else placed.node,
-        policy="" if decision is None else decision.policy,
-        why="" if decision is None else decision.why,
-        status=outcome.status,
-        end=outcome.end,
-        reason=reason,
-        streamed=outcome.streamed,
-        attempts=exchange.attempts,
-        queue_s=exchange.queue_s,
-        ttft_s=None if first_byte_s is None else first_byte_s - exchange.arrived_s,
-        e2e_s=ended_s - exchange.arrived_s,
-        prompt_tokens=outcome.prompt_tokens,
-        output_tokens=outcome.output_tokens,
-        streamed_tokens=outcome.streamed_tokens,
-        cached_tokens_predicted=None if decision is None else decision.hit_tokens,
-        cached_tokens=outcome.cached_tokens,
-        bytes_in=bytes_in,
-        bytes_out=bytes_out,
-    )

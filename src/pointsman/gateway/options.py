@@ -2,7 +2,7 @@
 
 import msgspec
 
-from pointsman.core.exchange import Timeouts
+from pointsman.core.limits import Timeouts
 
 MIB = 1024 * 1024
 

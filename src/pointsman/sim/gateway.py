@@ -23,8 +23,9 @@ from pointsman.core.events import (
     Started,
     Tick,
 )
-from pointsman.core.exchange import Exchange, Timeouts
+from pointsman.core.exchange import Exchange
 from pointsman.core.ids import NodeId, NodeName, RequestId
+from pointsman.core.limits import Timeouts
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.request import Outcome, Request
 from pointsman.core.scheduler import Scheduler

@@ -12,7 +12,8 @@ sample decides at once.
 
 from math import log
 
-from pointsman.core.calibration.speeds import Calibration, Speeds
+from pointsman.core.calibration.calibration import Calibration
+from pointsman.core.calibration.speeds import Speeds
 
 _MEMORY_SAMPLES = 16.0
 _DEAD_BAND = 0.25  # of the logarithm: 28 % slower, 22 % faster

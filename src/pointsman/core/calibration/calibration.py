@@ -1,0 +1,99 @@
+"""The speeds of engines of one kind, learned from the times that their requests took."""
+
+from math import isfinite
+
+from pointsman.core.calibration.fit import Fit
+from pointsman.core.calibration.speeds import PRIOR, Speeds
+
+_SAMPLES_MIN = 8  # of each kind, before the fit is believed over a policy without speeds
+_ERROR_SANE = 1.0  # off by as much as the value itself: no fit at all
+_QUEUED_WEIGHT_MIN = 0.1
+
+
+class Calibration:
+    """Learns `Speeds` online; before data they are the prior, scaled or not.
+
+    `calibrated` says whether there was enough data, and the speeds described it. It stays so:
+    a fit follows its engine, and to change policy in the middle of an overload helps nobody.
+    """
+
+    __slots__ = ("_decode", "_prefill", "_speeds", "calibrated", "prior")
+
+    def __init__(self, prior: Speeds = PRIOR) -> None:
+        self.prior = prior
+        self._prefill = Fit(
+            (prior.dispatch_s, prior.prefill_s_per_token, prior.attention_s_per_token2)
+        )
+        self._decode = Fit((prior.step_s, prior.sequence_s, prior.kv_token_s))
+        self._speeds: Speeds | None = prior
+        self.calibrated = False
+
+    def __repr__(self) -> str:
+        return f"<Calibration {self._prefill} {self._decode}>"
+
+    def observe_prefill(
+        self,
+        *,
+        tokens_ahead: float,
+        tokens_own: float,
+        attention_ahead: float,
+        attention_own: float,
+        ttft_s: float,
+    ) -> None:
+        """A first token came after `ttft_s`, with so much to be computed before it.
+
+        What was queued ahead may have been half done: the more of it, the less is learned.
+        """
+        assert tokens_ahead >= 0 and attention_ahead >= 0, (tokens_ahead, attention_ahead)  # noqa: PT018 - one fact
+        work = (1.0, tokens_ahead + tokens_own, attention_ahead + attention_own)
+        own_s = self._prefill.predict((1.0, tokens_own, attention_own))
+        share = own_s / max(self._prefill.predict(work), own_s, 1e-9)
+        self._observe(self._prefill, work, ttft_s, max(_QUEUED_WEIGHT_MIN, share))
+
+    def observe_decode(self, *, batch_mean: float, kv_tokens_mean: float, step_s: float) -> None:
+        """Steps took `step_s` on average, at this many sequences and resident tokens."""
+        self._observe(self._decode, (1.0, batch_mean, kv_tokens_mean), step_s, 1.0)
+
+    def _observe(
+        self, fit: Fit, work: tuple[float, float, float], seconds: float, weight: float
+    ) -> None:
+        if not isfinite(seconds) or seconds <= 0:
+            return
+        if fit.observe(work, seconds, weight):
+            self._speeds = None
+        if not self.calibrated:
+            self.calibrated = _is_sane(self._prefill) and _is_sane(self._decode)
+
+    def speeds(self) -> Speeds:
+        """The speeds as known now."""
+        if self._speeds is None:
+            self._speeds = Speeds(*self._prefill.coefficients, *self._decode.coefficients)
+        return self._speeds
+
+    @property
+    def samples(self) -> tuple[int, int]:
+        """Prefills and decodes observed."""
+        return self._prefill.count, self._decode.count
+
+    def first_token_s(self, tokens: float, attention: float) -> float:
+        """Expected time to a first token when so much is to be computed before it."""
+        return self._prefill.predict((1.0, tokens, attention))
+
+    def step_s(self, batch: float, kv_tokens: float) -> float:
+        """Expected time of a step at this many sequences and resident tokens."""
+        return self._decode.predict((1.0, batch, kv_tokens))
+
+    @property
+    def ttft_error(self) -> float | None:
+        """Mean of |observed / predicted - 1| of recent first tokens; None before the first."""
+        return self._prefill.error
+
+    @property
+    def step_error(self) -> float | None:
+        """The same of decode steps."""
+        return self._decode.error
+
+
+def _is_sane(fit: Fit) -> bool:
+    error = fit.error
+    return fit.count >= _SAMPLES_MIN and error is not None and error < _ERROR_SANE

@@ -1,0 +1,49 @@
+"""The record of an exchange that has ended, from all that took part in it."""
+
+from pointsman.core.errors import Reason
+from pointsman.core.events import Placed
+from pointsman.core.exchange import Exchange
+from pointsman.core.ids import ModelName
+from pointsman.core.request import Outcome
+from pointsman.gateway.observer import ExchangeRecord
+from pointsman.wire.openai import Endpoint
+
+
+def exchange_record(
+    exchange: Exchange,
+    outcome: Outcome,
+    reason: Reason | None,
+    *,
+    endpoint: Endpoint,
+    model: ModelName,
+    placed: Placed | None,
+    bytes_in: int,
+    bytes_out: int,
+) -> ExchangeRecord:
+    """The record of an exchange that has ended."""
+    ended_s = exchange.arrived_s if exchange.ended_s is None else exchange.ended_s
+    first_byte_s = exchange.first_byte_s
+    decision = None if placed is None else placed.decision
+    return ExchangeRecord(
+        request_id=exchange.request_id,
+        endpoint=endpoint,
+        model=model,
+        node=None if placed is None else placed.node,
+        policy="" if decision is None else decision.policy,
+        why="" if decision is None else decision.why,
+        status=outcome.status,
+        end=outcome.end,
+        reason=reason,
+        streamed=outcome.streamed,
+        attempts=exchange.attempts,
+        queue_s=exchange.queue_s,
+        ttft_s=None if first_byte_s is None else first_byte_s - exchange.arrived_s,
+        e2e_s=ended_s - exchange.arrived_s,
+        prompt_tokens=outcome.prompt_tokens,
+        output_tokens=outcome.output_tokens,
+        streamed_tokens=outcome.streamed_tokens,
+        cached_tokens_predicted=None if decision is None else decision.hit_tokens,
+        cached_tokens=outcome.cached_tokens,
+        bytes_in=bytes_in,
+        bytes_out=bytes_out,
+    )
