@@ -1,5 +1,6 @@
 """Generators and prompt text: what is shared is shared exactly, and lengths are exact."""
 
+from collections import Counter
 from itertools import pairwise
 from random import Random
 
@@ -7,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.traffic.generate import chat, long_tail, shared_prefix
+from pointsman.traffic.generate import (
+    agentic,
+    bursts,
+    chat,
+    long_tail,
+    priority_mix,
+    shared_prefix,
+    tenant_mix,
+)
 from pointsman.traffic.ideal import ideal_hit_ratio
 from pointsman.traffic.request import TrafficRequest, conversations
 from pointsman.traffic.text import TOKEN_BYTES, PromptWriter
@@ -47,7 +56,84 @@ def test_chat_turns_contain_the_turn_before() -> None:
             assert text.startswith(writer.prompt(before, index=1))
 
 
-@pytest.mark.parametrize("make", [shared_prefix, long_tail, chat])
+def test_agents_keep_their_context_and_add_to_it() -> None:
+    made = agentic(requests=800, rate_rps=5, rng=Random(3))
+    talks = conversations(made)
+    assert len(made) == 800
+    assert sum(len(turns) > 5 for turns in talks) > 20
+    assert max(request.input_tokens for request in made) <= 131_072
+    shared = made[0].block_ids[:128]  # 8,192 tokens of tools and system prompt
+    for turns in talks:
+        assert [turn.turn for turn in turns] == list(range(len(turns)))
+        for turn in turns:
+            assert turn.block_ids[:128] == shared
+            assert len(turn.block_ids) == turn.input_tokens // turn.block_tokens
+        for before, after in pairwise(turns):
+            assert after.block_ids[: len(before.block_ids)] == before.block_ids
+            assert after.input_tokens > before.input_tokens + before.output_tokens
+            assert after.at_s >= before.at_s + after.think_s
+            assert after.think_s > 0
+
+
+def test_agents_come_at_their_rate_once_sessions_end() -> None:
+    made = agentic(requests=4_000, rate_rps=5, rng=Random(3), turns_mean=4)
+    last = made[1_000:]
+    rate_rps = len(last) / (last[-1].at_s - last[0].at_s)
+    assert rate_rps == pytest.approx(5, rel=0.2)
+
+
+def test_an_agent_ends_where_its_context_is_full() -> None:
+    made = agentic(
+        requests=300, rate_rps=5, rng=Random(3), turns_mean=1_000, input_tokens_max=20_000
+    )
+    assert max(request.input_tokens for request in made) <= 20_000
+    assert len(conversations(made)) > 10
+
+
+def test_bursts_come_at_their_mean_rate_with_pauses_between() -> None:
+    made = bursts(requests=6_000, rate_rps=10, rng=Random(3), on_s_mean=1, off_s_mean=3)
+    assert made[-1].at_s == pytest.approx(600, rel=0.15)
+    gaps_s = [after.at_s - before.at_s for before, after in pairwise(made)]
+    in_bursts = [gap_s for gap_s in gaps_s if gap_s < 0.3]
+    assert sum(in_bursts) / len(in_bursts) == pytest.approx(1 / 40, rel=0.1)
+    assert sum(gap_s > 1 for gap_s in gaps_s) > 80  # 150 pauses of 3 s
+    assert ideal_hit_ratio(made) is None
+
+
+def test_bursts_without_pauses_are_plain() -> None:
+    made = bursts(requests=4_000, rate_rps=10, rng=Random(3), off_s_mean=0)
+    assert made[-1].at_s == pytest.approx(400, rel=0.1)
+
+
+def test_priorities_come_in_their_shares() -> None:
+    made = priority_mix(requests=4_000, rate_rps=10, rng=Random(3))
+    shares = Counter((request.tenant, request.priority) for request in made)
+    assert shares.keys() == {("high", 10), ("normal", 0), ("low", -10)}
+    assert shares["high", 10] == pytest.approx(800, rel=0.1)
+    assert shares["low", -10] == pytest.approx(1_200, rel=0.1)
+    with pytest.raises(ValueError, match="normal_share"):
+        priority_mix(requests=4, rate_rps=10, rng=Random(3), high_share=0.8, low_share=0.3)
+
+
+def test_heavy_tenants_send_most_and_each_has_its_own_prompt() -> None:
+    made = tenant_mix(requests=4_000, rate_rps=10, rng=Random(3), system_tokens=64)
+    heavy = [request for request in made if request.tenant.startswith("heavy")]
+    light = [request for request in made if request.tenant.startswith("light")]
+    assert len(heavy) == pytest.approx(3_200, rel=0.05)
+    assert len({request.tenant for request in heavy}) == 2
+    assert len({request.tenant for request in light}) == 18
+    mean = [sum(r.input_tokens for r in part) / len(part) for part in (heavy, light)]
+    assert mean[0] > 5 * mean[1]
+    prompts: dict[str, set[tuple[int, ...]]] = {}
+    for request in made:
+        prompts.setdefault(request.tenant, set()).add(request.block_ids)
+    assert all(len(own) == 1 for own in prompts.values())
+    assert len({block for own in prompts.values() for ids in own for block in ids}) == 20 * 4
+
+
+@pytest.mark.parametrize(
+    "make", [shared_prefix, long_tail, chat, agentic, bursts, priority_mix, tenant_mix]
+)
 def test_same_seed_same_requests(make: object) -> None:
     assert callable(make)
     first = make(requests=50, rate_rps=5, rng=Random(7))

@@ -43,12 +43,14 @@ class TraceError(ValueError):
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """A trace in arrival order; `notes` say what the reader changed or took for granted."""
+    """A trace in arrival order; `notes` say what the reader changed or took for granted.
+    `tick_s` is the tick of the clock that stamped it, where arrivals were spread inside of it."""
 
     name: str
     format: TraceFormat
     requests: tuple[TrafficRequest, ...]
     notes: tuple[str, ...]
+    tick_s: float | None = None
 
 
 def read_trace(lines: Iterable[bytes | str], *, name: str) -> Trace:
@@ -278,4 +280,6 @@ def _stamped(
         msgspec.structs.replace(request, at_s=at_s, think_s=max(request.think_s, 0.0))
         for request, at_s in zip(requests, spread_s, strict=True)
     )
-    return Trace(name=name, format=trace_format, requests=stamped, notes=tuple(notes))
+    return Trace(
+        name=name, format=trace_format, requests=stamped, notes=tuple(notes), tick_s=tick_s
+    )
