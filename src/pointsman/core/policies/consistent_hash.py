@@ -2,7 +2,7 @@
 
     key    session, else the prompt's first 1,024 bytes or 256 tokens, with the model
     score  1 - h(key, node) / 2^64, within the bound; one more above it
-    bound  inflight + 1 <= ceil(1.25 * (all in flight + 1) / candidates)
+    bound  inflight + 1 <= max(4, ceil(1.25 * (all in flight + 1) / candidates))
 
 Rendezvous hashing (Thaler, Ravishankar 1998) is a ring without a ring: a key's homes are all
 nodes in the order of h, which depends on nothing but the key and the node's name. So nothing
@@ -10,11 +10,13 @@ has to be rebuilt, and a node that flaps has not lost its place. It leaves the c
 after so many failures in a row as `limits` say; meanwhile its keys, and no others, go to the
 next in their order, and come home with it.
 
-A prompt below one block of text has nothing to share, but it still has a home.
+Below four in flight no home is overloaded: without that floor a quiet cluster's bound is one,
+and the second request of a session that is not done with its first would leave home.
 """
 
 from collections.abc import Sequence
 from math import ceil
+from operator import attrgetter
 from random import Random
 
 from xxhash import xxh3_64_intdigest
@@ -26,6 +28,7 @@ from pointsman.core.policies.base import Stateless, pick
 from pointsman.core.request import Request
 
 LOAD_FACTOR = 1.25
+LOAD_MIN = 4
 KEY_BYTES = 1_024
 KEY_BLOCKS = 16
 _TOKENS = Scheme(Unit.TOKENS, 16)
@@ -41,11 +44,18 @@ class ConsistentHash(Stateless):
     def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
         key = _key(request)
         in_flight = sum(row.inflight for row in rows)
-        bound = ceil(self._load_factor * (in_flight + 1) / len(rows))
+        bound = max(LOAD_MIN, ceil(self._load_factor * (in_flight + 1) / len(rows)))
         for row in rows:
-            above = row.inflight + 1 > bound
-            row.score = 1 - xxh3_64_intdigest(row.node.encode(), key) / 2**64 + above
-        return pick(rows, why="home of the key, within bounded load")
+            row.score = 1 - xxh3_64_intdigest(row.node.encode(), key) / 2**64
+        home = min(rows, key=_score)
+        for row in rows:
+            row.score += row.inflight + 1 > bound
+        if home.fits and home.score <= 1.0:
+            return pick(rows, why="home of the key")
+        return pick(rows, why="home of the key is full: next in its order")
+
+
+_score = attrgetter("score")
 
 
 def _key(request: Request) -> int:
