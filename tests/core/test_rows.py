@@ -1,0 +1,127 @@
+"""What a candidate's row says of its node, and where that comes from."""
+
+import pytest
+
+from pointsman.core.calibration import PRIOR
+from pointsman.core.decision import Candidate
+from pointsman.core.errors import EndCause, FailureKind
+from pointsman.core.options import SchedulerOptions
+from tests.support.driver import Driver, request
+
+
+def seen(driver: Driver, name: str = "a", **fields: object) -> Candidate:
+    """The row of `name` for a short request that is not placed."""
+    asked = request("x", "hello", **fields)
+    decision = driver.scheduler.explain(asked, driver.now_s)
+    return next(row for row in decision.candidates if row.node == name)
+
+
+def two_nodes(policy: str = "round_robin") -> Driver:
+    driver = Driver(SchedulerOptions(policy=policy))
+    driver.ready("a", "b", kv_blocks=100)
+    return driver
+
+
+def test_the_share_of_leased_blocks() -> None:
+    driver = two_nodes()
+    assert seen(driver).kv_share == 0.0
+    driver.arrive("r1", max_output_tokens=320)
+    driver.arrive("r2", max_output_tokens=320)
+    leased = driver.scheduler.nodes(driver.now_s)[0].kv_blocks_leased
+    assert seen(driver).kv_share == leased / 100 > 0
+    driver.settle("r1")
+    assert seen(driver).kv_share == 0.0
+
+
+def test_a_node_of_unknown_capacity_counts_as_empty() -> None:
+    driver = Driver()
+    driver.ready("a", kv_blocks=None)
+    driver.arrive("r1")
+    assert seen(driver).kv_share == 0.0
+
+
+def test_who_waits_for_a_first_token() -> None:
+    driver = two_nodes()
+    for number in range(4):
+        driver.arrive(f"r{number}")
+    assert (seen(driver).waiting, seen(driver).inflight) == (2, 2)
+    driver.start("r0")
+    assert (seen(driver).waiting, seen(driver).inflight) == (1, 2)
+    driver.settle("r2", EndCause.CLIENT_GONE)
+    driver.settle("r0")
+    assert (seen(driver).waiting, seen(driver).inflight) == (0, 0)
+
+
+def test_failures_in_a_row() -> None:
+    driver = two_nodes()
+    for count in (1, 2):
+        driver.arrive(f"r{count}")
+        driver.fail(f"r{count}", FailureKind.UNREACHABLE)  # then it is placed on b
+        driver.settle(f"r{count}", EndCause.CLIENT_GONE)
+        driver.arrive(f"keeps the turn of b {count}")
+    failed = seen(driver, "a").failures + seen(driver, "b").failures
+    assert failed == 2
+    for name in ("c1", "c2"):
+        driver.serve(name)
+    assert seen(driver, "a").failures + seen(driver, "b").failures == 0
+
+
+@pytest.mark.parametrize(("late_s", "share"), [(1.0, 1.0), (1.1, 15 / 16)])
+def test_a_first_token_within_its_bound_or_late(late_s: float, share: float) -> None:
+    driver = two_nodes()
+    driver.arrive("r1", slo_ttft_s=1.0)
+    driver.advance(late_s)
+    driver.start("r1")
+    driver.start("r1")
+    assert seen(driver).slo_share == share
+
+
+def test_without_a_bound_or_a_stream_nothing_is_late() -> None:
+    driver = two_nodes()
+    driver.arrive("r1")
+    driver.arrive("r2", slo_ttft_s=1.0, stream=False)
+    driver.advance(9.0)
+    driver.start("r1")
+    driver.start("r2")
+    assert (seen(driver, "a").slo_share, seen(driver, "b").slo_share) == (1.0, 1.0)
+
+
+def test_a_service_time_knows_neither_cache_nor_neighbours() -> None:
+    driver, text = two_nodes(), "a long prompt " * 2_000
+    alone_s = _service_s(driver, text)
+    driver.serve("r1", text)
+    driver.arrive("r2", text)
+    driver.arrive("r3", text)
+    asked = request("x", text, max_output_tokens=100)
+    rows = driver.scheduler.explain(asked, driver.now_s).candidates
+    assert any(row.hit_tokens for row in rows)
+    assert [row.service_s for row in rows] == pytest.approx([alone_s] * 2)
+
+
+def test_a_service_time_is_that_of_an_idle_node() -> None:
+    driver, text = two_nodes(), "a long prompt " * 2_000
+    asked = request("x", text, max_output_tokens=100)
+    row = driver.scheduler.explain(asked, driver.now_s).candidates[0]
+    assert row.service_s == pytest.approx(row.prefill_s + row.decode_s)
+    tokens = row.new_tokens
+    prefill_s = PRIOR.prefill_s_per_token * tokens + PRIOR.attention_s_per_token2 * tokens**2 / 2
+    step_s = PRIOR.step_s + PRIOR.sequence_s + PRIOR.kv_token_s * (tokens + 50)
+    assert row.service_s == pytest.approx(PRIOR.dispatch_s + prefill_s + 100 * step_s)
+
+
+def _service_s(driver: Driver, text: str) -> float:
+    asked = request("x", text, max_output_tokens=100)
+    return driver.scheduler.explain(asked, driver.now_s).candidates[0].service_s
+
+
+def test_dynamo_holds_what_is_in_flight_and_nothing_else() -> None:
+    """A policy is told of every end: finished, failed elsewhere, gone."""
+    driver = two_nodes("dynamo")
+    text = "some shared words " * 400
+    driver.arrive("r1", text)
+    busy = seen(driver).score + seen(driver, "b").score
+    driver.fail("r1", FailureKind.BUSY)  # placed on the other node
+    assert seen(driver).score + seen(driver, "b").score == pytest.approx(busy)
+    driver.start("r1")
+    driver.settle("r1", EndCause.FINISHED)
+    assert seen(driver).score == seen(driver, "b").score < busy
