@@ -4,8 +4,9 @@ What is tuned is the number of jobs that placement reserves cache for. Few: a se
 layers and chains are short and fast, but hold few jobs. Many: the other way round.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from itertools import accumulate
 from math import floor
 
 import msgspec
@@ -135,7 +136,7 @@ def surrogate_jobs_reserved(
         if best and jobs >= best[0]:
             break
         placement = place_layers(servers, service, jobs_reserved=jobs)
-        needed = _chains_needed(disjoint_chains(placement), rate_per_s / load_max)
+        needed = _chains_needed(disjoint_chains(placement), rate_per_s / (load_max * jobs))
         if needed and (best is None or jobs * needed < best[0]):
             best = (jobs * needed, jobs)
     return best[1] if best else None
@@ -167,13 +168,8 @@ def _suffice(
     return isinstance(found, Plan) and _of(goal, found.bounds) <= response_s
 
 
-def _chains_needed(chains: Iterable[ServerChain], rate_per_s: float) -> int | None:
-    return next((n for n, rate in enumerate(_rates(chains), start=1) if rate >= rate_per_s), None)
-
-
-def _rates(chains: Iterable[ServerChain]) -> Iterator[float]:
-    """Jobs per second of the first chain, of the first two, ..."""
-    rate_per_s = 0.0
-    for chain in chains:
-        rate_per_s += chain.job_slots / chain.service_s
-        yield rate_per_s
+def _chains_needed(chains: Sequence[ServerChain], rate_per_s: float) -> int | None:
+    """How many of the first chains carry the rate with one job slot each."""
+    rates_per_s = accumulate(1.0 / chain.service_s for chain in chains)
+    enough = (n for n, rate in enumerate(rates_per_s, start=1) if rate >= rate_per_s)
+    return next(enough, None)
