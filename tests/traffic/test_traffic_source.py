@@ -1,11 +1,8 @@
 """Sources: what is wrong is named by its field, and the same seed gives the same stream."""
 
-from random import Random
-
 import msgspec
 import pytest
 
-from pointsman.traffic.arrivals import jitter
 from pointsman.traffic.request import TrafficRequest
 from pointsman.traffic.source import Source, Window, problems, stream
 from pointsman.traffic.trace import Trace, TraceFormat
@@ -33,7 +30,6 @@ def test_a_whole_source_has_no_problems() -> None:
         ({"trace": "t", "window": {"start_s": 3, "end_s": 3}}, "window", "ends before"),
         ({"workload": "chta", "rate_rps": 1}, "workload", "'chta' is none of"),
         ({"workload": "chat"}, "", "'rate_rps' is missing"),
-        ({"workload": "chat", "rate_rps": 1, "jitter_s": 1}, "jitter_s", "goes with a trace"),
         ({"workload": "chat", "rate_rps": 1, "window": {"end_s": 3}}, "window", "no recording"),
         (
             {"workload": "shared-prefix", "rate_rps": 1, "parameters": {"tenant": 3}},
@@ -67,23 +63,10 @@ def test_an_empty_window_is_an_error() -> None:
 def test_the_seed_makes_workloads_and_new_arrivals() -> None:
     made = Source(workload="shared-prefix", rate_rps=5.0, limit=20, parameters={"tenants": 3.0})
     anew = Source(trace="t", rate_rps=5.0)
-    moved = Source(trace="t", jitter_s=2.0)
-    assert not (made.is_fixed or anew.is_fixed or moved.is_fixed)
-    assert Source(trace="t").is_fixed
+    moved = Source(trace="t")
+    assert stream(moved, seed=0, trace=TRACE) == TRACE.requests
     for source in (made, anew, moved):
         first = stream(source, seed=1, trace=None if source is made else TRACE)
         assert first == stream(source, seed=1, trace=None if source is made else TRACE)
         assert first != stream(source, seed=2, trace=None if source is made else TRACE)
     assert len({r.tenant for r in stream(made, seed=1)}) == 3
-
-
-def test_jitter_keeps_the_turns_of_a_session_in_order() -> None:
-    turns = [
-        TrafficRequest(at_s=turn / 10, input_tokens=9, output_tokens=1, session="s", turn=turn)
-        for turn in range(5)
-    ]
-    moved = jitter([*turns, *REQUESTS], by_s=3.0, rng=Random(1))
-    assert [r.turn for r in moved if r.session] == [0, 1, 2, 3, 4]
-    assert [r.at_s for r in moved] == sorted(r.at_s for r in moved)
-    assert moved[0].at_s == 0.0
-    assert len(moved) == 15

@@ -120,7 +120,10 @@ Exit codes: 0 done, 1 a simulation broke one of its own checks, 2 wrong usage.
     "--window-s", type=float, nargs=2, metavar="A B", help="Only arrivals from second A to B."
 )
 @click.option(
-    "--seed", type=click.IntRange(min=0), metavar="S", help="Of everything.  [default: 0]"
+    "--seed",
+    type=click.IntRange(min=0),
+    metavar="S",
+    help="Of everything; from 1 on it also moves a trace's arrivals a little.  [default: 0]",
 )
 @click.option("--seeds", type=_POSITIVE, metavar="N", help="S to S+N-1, with confidence intervals.")
 @click.option(

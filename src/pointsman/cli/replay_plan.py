@@ -56,7 +56,6 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     rate_rps: float | None
     limit: int | None
     window_s: tuple[float, float] | None
-    jitter_s: float | None
     seed: int | None
     seeds: int | None
     slo_ttft_s: float
@@ -139,7 +138,6 @@ def _check_options_beside_files(options: ReplayOptions, files: Sequence[Path]) -
         "--speed": options.speed,
         "--rate": options.rate_rps,
         "--window-s": options.window_s,
-        "--jitter-s": options.jitter_s,
     }
     for name, value in given.items():
         if value:
@@ -158,7 +156,6 @@ def _cases_from_options(options: ReplayOptions) -> Iterator[Case]:
         rate_rps=options.rate_rps,
         limit=options.limit,
         speed=options.speed or 1.0,
-        jitter_s=options.jitter_s or 0.0,
         window=None
         if options.window_s is None
         else Window(start_s=options.window_s[0], end_s=options.window_s[1]),
@@ -270,10 +267,9 @@ def _notes(source: Source, seeds: Sequence[int], trace: Trace) -> Iterator[str]:
     yield from trace.notes
     if source.rate_rps is not None:
         yield f"arrivals made anew: Poisson, {source.rate_rps:g} a second before speed"
-    if source.jitter_s:
-        yield f"arrivals moved by up to {source.jitter_s:g} s by the seed, a session's all alike"
-    if len(seeds) > 1 and source.is_fixed:
-        yield "the same arrivals under every seed: intervals only tell what the policies draw by lot"
+    elif any(seeds):
+        extent = "a mean gap" if trace.tick_s is None else f"their tick of {trace.tick_s:g} s"
+        yield f"seeds above 0 move arrivals at random within {extent}"
 
 
 def _baseline(given: str | None, chosen: Sequence[str]) -> str:
@@ -292,13 +288,9 @@ def _seeds(case: Case, options: ReplayOptions) -> tuple[int, ...]:
 
 
 def _streams(source: Source, seeds: Sequence[int], trace: Trace | None) -> Iterator[Stream]:
-    """A trace with its own arrivals is the same under each seed, and made once."""
-    made: Stream | None = None
     for seed in seeds:
-        if made is None or not source.is_fixed:
-            try:
-                requests = stream(source, seed=seed, trace=trace)
-            except ValueError as error:
-                raise click.UsageError(f"{source.name}: {error}.") from None
-            made = Stream(seed=seed, requests=requests, ideal_hit_ratio=ideal_hit_ratio(requests))
-        yield msgspec.structs.replace(made, seed=seed)
+        try:
+            requests = stream(source, seed=seed, trace=trace)
+        except ValueError as error:
+            raise click.UsageError(f"{source.name}: {error}.") from None
+        yield Stream(seed=seed, requests=requests, ideal_hit_ratio=ideal_hit_ratio(requests))

@@ -4,7 +4,8 @@ A run is what the live load generator or the simulator leaves behind: where, wha
 record a request. Everything shown is computed from the records.
 
 Reading order: run (the value and its JSON) · summary (numbers from records) · table (terminal) ·
-page (HTML) · plots (SVG, by matplotlib, which is an optional extra imported only there).
+page (HTML) · plots (SVG) · drawing (by matplotlib, which is an optional extra imported only
+there); replay/ is the same for simulated runs.
 
 Pure but for matplotlib: no file, clock or socket. Imports `traffic` only.
 """

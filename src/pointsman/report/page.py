@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from importlib.resources import files
 
-from pointsman import __version__
 from pointsman.report import plots
+from pointsman.report.markup import document, figure, table
 from pointsman.report.rows import (
     TIMES,
     UNKNOWN,
@@ -34,15 +33,11 @@ def render_page(runs: Sequence[Run]) -> str:
     title = runs[0].label if len(runs) == 1 else " / ".join(run.label for run in runs)
     body = [] if len(runs) == 1 else [_comparison(runs)]
     body += [_run(run, place, alone=len(runs) == 1) for place, run in enumerate(runs)]
-    style = files("pointsman.report").joinpath("page.css").read_text("utf-8")
-    return (
-        "<!doctype html>\n"
-        '<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)} · Pointsman</title><style>{style}</style></head>\n"
-        f"<body><main>{''.join(body)}\n<footer>Pointsman {__version__}. Latencies are of requests "
-        "that ended well, counted from the moment each was due. Quantiles are observed values, "
-        "not interpolated.</footer></main></body></html>\n"
+    return document(
+        title,
+        "".join(body),
+        "Latencies are of requests that ended well, counted from the moment each was due. "
+        "Quantiles are observed values, not interpolated.",
     )
 
 
@@ -56,13 +51,13 @@ def _comparison(runs: Sequence[Run]) -> str:
             *(f'<p class="note bad">{escape(note)}</p>' for note in differences(runs)),
             _comparison_table(runs),
             '<div class="plots">',
-            _figure(
+            figure(
                 "Time to first token",
                 "Share of requests that waited at most so long",
                 plots.cdf(runs, field="ttft_s", name="compare-ttft"),
                 labels,
             ),
-            _figure(
+            figure(
                 "End to end",
                 "Share of requests that took at most so long",
                 plots.cdf(runs, field="e2e_s", name="compare-e2e"),
@@ -176,7 +171,7 @@ def _latency_table(summary: Summary) -> str:
         ("end to end", summary.e2e_s),
         ("lag of the client itself", summary.lag_s),
     ]
-    return _table(
+    return table(
         ("", "mean", "p50", "p95", "p99", "max"),
         [
             (name, *(seconds(value) for value in (q.mean, q.p50, q.p95, q.p99, q.max)))
@@ -190,19 +185,19 @@ def _figures(run: Run, summary: Summary, place: int, *, alone: bool) -> Iterable
     """Distributions only where the comparison does not show them already."""
     if summary.ttft_s is not None and alone:
         share = "Share of requests that took at most so long"
-        yield _figure(
+        yield figure(
             "Time to first token", share, plots.cdf([run], field="ttft_s", name=f"ttft-{place}")
         )
-        yield _figure("End to end", share, plots.cdf([run], field="e2e_s", name=f"e2e-{place}"))
+        yield figure("End to end", share, plots.cdf([run], field="e2e_s", name=f"e2e-{place}"))
     if run.records:
-        yield _figure(
+        yield figure(
             "Time to first token over time",
             "One dot a request, when it was due; dashed: the objective; crosses: errors",
             plots.ttft_over_time(run, name=f"over-time-{place}"),
             wide=True,
         )
     if summary.nodes:
-        yield _figure(
+        yield figure(
             "Requests per node over time",
             "Stacked, by the time they were sent",
             plots.requests_per_node(run, summary, name=f"nodes-{place}"),
@@ -210,32 +205,17 @@ def _figures(run: Run, summary: Summary, place: int, *, alone: bool) -> Iterable
         )
     if any(node.hit_ratio is not None for node in summary.nodes):
         ideal = "; solid line: the ideal" if summary.ideal_hit_ratio is not None else ""
-        yield _figure(
+        yield figure(
             "Prefix hit ratio per node",
             f"As the engines report it; dashed line: all nodes together{ideal}",
             plots.hit_ratio_per_node(summary, name=f"hits-{place}"),
         )
 
 
-def _figure(
-    title: str, caption: str, svg: str, series: Sequence[str] = (), *, wide: bool = False
-) -> str:
-    legend = "".join(
-        f'<span><i style="background: var(--series-{place % plots.SERIES_MAX})"></i>'
-        f"{escape(name)}</span>"
-        for place, name in enumerate(series)
-    )
-    mark = ' class="wide"' if wide else ""
-    return (
-        f"<figure{mark}><figcaption><h3>{escape(title)}</h3><p>{escape(caption)}</p>"
-        f'<div class="legend">{legend}</div></figcaption>{svg}</figure>'
-    )
-
-
 def _node_table(summary: Summary) -> str:
     if not summary.nodes:
         return ""
-    return "<h2>Nodes</h2>" + _table(
+    return "<h2>Nodes</h2>" + table(
         ("node", "requests", "share", "prompt tokens", "share", "hit ratio", "TTFT p50", "p95"),
         [
             (
@@ -264,11 +244,3 @@ def _error_table(summary: Summary) -> str:
     head = '<th>outcome</th><th class="left">cause</th><th>requests</th>'
     head += '<th class="left">first message</th>'
     return f'<h2>Errors</h2><div class="sheet"><table><tr>{head}</tr>{rows}</table></div>'
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    heads = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    lines = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    return f'<div class="sheet"><table><tr>{heads}</tr>{lines}</table></div>'

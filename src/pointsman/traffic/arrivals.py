@@ -116,28 +116,6 @@ def window(
     )
 
 
-def jitter(
-    requests: Iterable[TrafficRequest], *, by_s: float, rng: Random
-) -> tuple[TrafficRequest, ...]:
-    """Move each arrival by up to `by_s` either way, evenly; time counts from the first one.
-
-    All turns of a session move alike, so that none overtakes another. How far a result depends
-    on who happened to come a moment earlier is seen by doing this with several seeds.
-    """
-    shifts_s: dict[str, float] = {}
-    moved = []
-    for request in requests:
-        shift_s = shifts_s.get(request.session) if request.session else None
-        if shift_s is None:
-            shift_s = rng.uniform(-by_s, by_s)
-            if request.session:
-                shifts_s[request.session] = shift_s
-        moved.append(replace(request, at_s=request.at_s + shift_s))
-    moved.sort(key=lambda request: request.at_s)
-    first_s = moved[0].at_s if moved else 0.0
-    return tuple(replace(request, at_s=request.at_s - first_s) for request in moved)
-
-
 def spread_ticks(stamps_s: Sequence[float]) -> tuple[list[float], float | None]:
     """Spread stamps of a coarse clock evenly inside their tick.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from pointsman.traffic.arrivals import accelerate, jitter, poisson, window
+from pointsman.traffic.arrivals import accelerate, jittered, poisson, window
 from pointsman.traffic.generate import (
     agentic,
     bursts,
@@ -48,8 +48,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Either a `trace` (a path) or a `workload` with its generator's `parameters`.
 
     `rate_rps` makes Poisson arrivals anew; a workload needs it, a trace has its own arrivals.
-    Of a trace first the `window` is taken, then the first `limit`. `jitter_s` moves its arrivals
-    by up to that in either direction. `speed` shrinks gaps and think times alike.
+    Of a trace first the `window` is taken, then the first `limit`. `speed` shrinks gaps and
+    think times alike.
     """
 
     trace: str | None = None
@@ -58,13 +58,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rate_rps: Positive | None = None
     window: Window | None = None
     limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    jitter_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
     speed: Positive = 1.0
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether the requests are the same under every seed."""
-        return self.trace is not None and self.rate_rps is None and not self.jitter_s
 
     @property
     def name(self) -> str:
@@ -96,7 +90,8 @@ def problems(source: Source) -> Iterator[Problem]:
 def stream(source: Source, *, seed: int, trace: Trace | None = None) -> tuple[TrafficRequest, ...]:
     """The requests of a source without `problems`; `trace` is what its path holds.
 
-    `seed` makes workloads, Poisson arrivals and jitter; nothing else depends on it.
+    `seed` makes workloads and Poisson arrivals. Under seed 0 a trace's own arrivals are as they
+    are stamped, under others they are moved at random (`arrivals.jittered`).
     Raises ValueError where nothing is left to send.
     """
     if trace is None:
@@ -109,6 +104,8 @@ def stream(source: Source, *, seed: int, trace: Trace | None = None) -> tuple[Tr
         )
         return accelerate(made, speed=source.speed)
     requests = trace.requests
+    if seed and source.rate_rps is None:
+        requests = jittered(requests, rng=Random(seed), tick_s=trace.tick_s)
     if source.window is not None:
         span = source.window
         requests = window(requests, start_s=span.start_s, end_s=span.end_s)
@@ -117,8 +114,6 @@ def stream(source: Source, *, seed: int, trace: Trace | None = None) -> tuple[Tr
     requests = requests[: source.limit]
     if source.rate_rps is not None:
         requests = poisson(requests, rate_rps=source.rate_rps, rng=Random(seed))
-    elif source.jitter_s:
-        requests = jitter(requests, by_s=source.jitter_s, rng=Random(seed))
     return accelerate(requests, speed=source.speed)
 
 
@@ -132,8 +127,6 @@ def _workload_problems(source: Source) -> Iterator[Problem]:
         yield Problem("", "'rate_rps' is missing: a workload has no arrivals of its own")
     if source.window is not None:
         yield Problem("window", "a window goes with a trace; a workload is no recording")
-    if source.jitter_s:
-        yield Problem("jitter_s", "jitter goes with a trace; a workload's seed moves its arrivals")
     defaults = _defaults(generator)
     for name, value in source.parameters.items():
         if name not in defaults:

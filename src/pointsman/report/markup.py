@@ -1,0 +1,54 @@
+"""The parts that every page is made of: one self-contained document, figures, tables."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+
+from pointsman import __version__
+from pointsman.report.drawing import SERIES_MAX
+
+
+def document(title: str, body: str, footer: str) -> str:
+    """A whole page: no script, no external resource."""
+    style = files("pointsman.report").joinpath("page.css").read_text("utf-8")
+    return (
+        "<!doctype html>\n"
+        '<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)} · Pointsman</title><style>{style}</style></head>\n"
+        f"<body><main>{body}\n<footer>Pointsman {__version__}. {escape(footer)}"
+        "</footer></main></body></html>\n"
+    )
+
+
+def figure(
+    title: str, caption: str, svg: str, series: Sequence[str] = (), *, wide: bool = False
+) -> str:
+    """A plot with its title and, for several `series`, a legend in the order of their colours."""
+    legend = "".join(
+        f'<span><i style="background: var(--series-{min(place, SERIES_MAX - 1)})"></i>'
+        f"{escape(name)}</span>"
+        for place, name in enumerate(series)
+        if name
+    )
+    mark = ' class="wide"' if wide else ""
+    return (
+        f"<figure{mark}><figcaption><h3>{escape(title)}</h3><p>{escape(caption)}</p>"
+        f'<div class="legend">{legend}</div></figcaption>{svg}</figure>'
+    )
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Plain text in cells."""
+    return sheet(map(escape, head), (map(_cell, row) for row in rows))
+
+
+def sheet(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """`head` as HTML of its cells' content, rows as HTML of whole cells."""
+    heads = "".join(f"<th>{cell}</th>" for cell in head)
+    lines = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
+    return f'<div class="sheet"><table><tr>{heads}</tr>{lines}</table></div>'
+
+
+def _cell(text: str) -> str:
+    return f"<td>{escape(text)}</td>"
