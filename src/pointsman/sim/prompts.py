@@ -41,9 +41,10 @@ class Prompts:
     def __init__(self, requests: Sequence[TrafficRequest], block_sizes: Sequence[int]) -> None:
         self._requests = requests
         self._whole = block_tokens_of(requests)
+        any_size = not any(request.block_ids for request in requests)
         self._schemes = [Scheme(Unit.TOKENS, size) for size in sorted(set(block_sizes))]
         for size in block_sizes:
-            if self._whole % size:
+            if self._whole % size and not any_size:
                 raise ValueError(
                     f"engine blocks of {size} tokens do not divide the trace's blocks of "
                     f"{self._whole}. Remedy: choose block_tokens that do, {self._whole} is best."
