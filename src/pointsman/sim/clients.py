@@ -2,7 +2,6 @@
 came of each request."""
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from random import Random
 
 from pointsman.core.errors import EndCause
@@ -12,7 +11,7 @@ from pointsman.sim.gateway import Answer, SimulatedGateway
 from pointsman.sim.prompts import Prompts
 from pointsman.sim.scenario import Backoff, Clients, Network
 from pointsman.traffic.outcome import Outcome, RequestRecord
-from pointsman.traffic.request import TrafficRequest, conversations
+from pointsman.traffic.request import TrafficRequest
 
 BACKOFF_S = 0.5
 BACKOFF_S_MAX = 60.0
@@ -21,7 +20,8 @@ _RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504})
 
 
 class Crowd:
-    """All clients. `on_done` is called when the last request is over."""
+    """All clients. `on_done` is called when the last request is over; `busy_until_s` is when
+    something was last sent or answered, or will be sent."""
 
     def __init__(
         self,
@@ -38,6 +38,7 @@ class Crowd:
         self.records: list[RequestRecord | None] = [None] * len(requests)
         self.attempts = 0
         self.done = 0
+        self.busy_until_s = 0.0
         self._clock = clock
         self._gateways = gateways
         self._requests = requests
@@ -50,30 +51,38 @@ class Crowd:
 
     def begin(self) -> None:
         """Send what comes by the clock; in a closed loop only first turns do."""
-        waiting: set[int] = set()
-        if self._behaviour.closed_loop:
-            places = {id(request): index for index, request in enumerate(self._requests)}
-            for turns in conversations(self._requests):
-                indexes = [places[id(turn)] for turn in turns]
-                self._following.update(pairwise(indexes))
-            waiting.update(self._following.values())
+        last_of: dict[str, int] = {}
         for index, request in enumerate(self._requests):
-            if index not in waiting:
-                self._clock.at(request.at_s, self._send, index, request.at_s)
+            before = last_of.get(request.session) if self._behaviour.closed_loop else None
+            if before is None:
+                self._due(index, request.at_s)
+            else:
+                self._following[before] = index
+            if request.session:
+                last_of[request.session] = index
+
+    def _due(self, index: int, due_s: float) -> None:
+        self.expect(due_s)
+        self._clock.at(due_s, self._send, index, due_s)
 
     def _send(self, index: int, due_s: float) -> None:
         _Call(self, index, due_s).send()
+
+    def expect(self, due_s: float) -> None:
+        """Something will happen then at last: nobody need think before that all stands still."""
+        self.busy_until_s = max(self.busy_until_s, due_s)
 
     def ended(self, call: "_Call", record: RequestRecord) -> None:
         """A request has come to its end, after however many attempts."""
         assert self.records[record.index] is None, f"request {record.index} ended twice"
         self.records[record.index] = record
         self.done += 1
+        self.expect(self._clock.now_s)
         following = self._following.get(record.index)
         if following is not None:
             due_s = self._clock.now_s + self._network.client_s
             due_s += self._requests[following].think_s
-            self._clock.at(due_s, self._send, following, due_s)
+            self._due(following, due_s)
         if self.done == len(self.records):
             self._on_done()
 
@@ -119,7 +128,9 @@ class _Call:
         if self._tries_again(answer):
             wait_s = self._wait_s(answer)
             self._attempt += 1
-            crowd._clock.after(crowd._network.client_s + wait_s, self.send)
+            wait_s += crowd._network.client_s
+            crowd.expect(crowd._clock.now_s + wait_s)
+            crowd._clock.after(wait_s, self.send)
             return
         crowd.ended(self, self._record(answer))
 

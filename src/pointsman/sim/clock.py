@@ -8,12 +8,22 @@ from typing import Any
 class Timer:
     """A call that is to come; it can be cancelled, also when it is over."""
 
-    __slots__ = ("_args", "_call", "due_s")
+    __slots__ = ("_args", "_call", "_clock", "due_s")
 
-    def __init__(self, due_s: float, call: Callable[..., object], args: tuple[Any, ...]) -> None:
+    def __init__(
+        self, clock: "Clock", due_s: float, call: Callable[..., object], args: tuple[Any, ...]
+    ) -> None:
         self.due_s = due_s
+        self._clock = clock
         self._call: Callable[..., object] | None = call
         self._args = args
+
+    def later(self, delay_s: float) -> "Timer":
+        """Put the call off: this timer is cancelled, and the one returned stands for it."""
+        assert self._call is not None, "it is cancelled"
+        call, args = self._call, self._args
+        self.cancel()
+        return self._clock.at(self.due_s + delay_s, call, *args)
 
     def cancel(self) -> None:
         """It will not be called."""
@@ -38,7 +48,7 @@ class Clock:
     def at(self, due_s: float, call: Callable[..., object], *args: Any) -> Timer:
         """Call then; at once, but after what is due now, where that has passed."""
         due_s = max(due_s, self.now_s)
-        timer = Timer(due_s, call, args)
+        timer = Timer(self, due_s, call, args)
         self._order += 1
         heappush(self._due, (due_s, self._order, timer))
         return timer

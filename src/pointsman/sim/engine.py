@@ -29,6 +29,7 @@ class Engine:
         self._slowdown = slowdown
         self._stretch: Stretch | None = None
         self._began_s = 0.0
+        self._hangs_until_s = 0.0
         self._timer: Timer | None = None
 
     def add(self, job: Job) -> None:
@@ -49,16 +50,20 @@ class Engine:
         self._slowdown = slowdown
 
     def hang(self, duration_s: float) -> None:
-        """The step that is running ends so much later; an idle engine hangs as well, but nobody
-        sees it before its next job."""
+        """Nothing moves for so long; a second hang on top of it lasts until the later end.
+
+        The step that is running ends so much later. An idle engine hangs as well, but nobody
+        sees it before its next job.
+        """
         self._cut()
-        timer = self._timer
-        due_s = duration_s + (self._clock.now_s if timer is None else timer.due_s)
-        if timer is not None:
-            timer.cancel()
-            self._timer = self._clock.at(due_s, self._end)
+        now_s, timer = self._clock.now_s, self._timer
+        lasts_until_s = max(self._hangs_until_s, now_s)
+        longer_s = max(0.0, now_s + duration_s - lasts_until_s)
+        self._hangs_until_s = lasts_until_s + longer_s
+        if timer is None:
+            self._timer = self._clock.at(self._hangs_until_s, self._wake)
         else:
-            self._timer = self._clock.at(due_s, self._wake)
+            self._timer = timer.later(longer_s)
 
     def kill(self) -> None:
         """Nothing happens here any more."""

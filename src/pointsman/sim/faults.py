@@ -1,6 +1,12 @@
-"""What befalls the nodes, and when."""
+"""What befalls the nodes, and when.
 
-from collections.abc import Mapping, Sequence
+Faults may overlap, also on one node: two crashes keep it down until the later one is over, two
+slow-downs multiply, two hangs last until the later end. A fault that begins before a node is
+switched on changes how it starts; one whose end nobody lives to see does no harm.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import assert_never
 
 from pointsman.core.ids import NodeName
 from pointsman.sim.clock import Clock
@@ -25,68 +31,57 @@ class Faults:
     def schedule(self, faults: Sequence[Fault]) -> None:
         """All of them, from the beginning on."""
         for fault in faults:
-            for name in fault.nodes or self._nodes:
+            for name in dict.fromkeys(fault.nodes) or self._nodes:
                 node = self._nodes.get(NodeName(name))
                 if node is None:
-                    last = list(self._nodes)[-1]
                     raise ValueError(
-                        f"a fault names the node {name!r}. Remedy: nodes are node-0 to {last}."
+                        f"a fault names the node {name!r}. Remedy: {_names(list(self._nodes))}."
                     )
-                self._clock.at(fault.at_s, self._begin, fault, node)
-                self._clock.at(fault.at_s + fault.duration_s, self._end, fault, node)
+                self._schedule(fault, node)
 
-    def _begin(self, fault: Fault, node: SimulatedNode) -> None:
+    def _schedule(self, fault: Fault, node: SimulatedNode) -> None:
+        begin_s, end_s = fault.at_s, fault.at_s + fault.duration_s
         match fault.kind:
             case FaultKind.CRASH:
-                node.crash()
+                self._between(begin_s, end_s, node.crash, node.recover)
             case FaultKind.SLOW:
-                node.slow_down(fault.factor)
+                self._clock.at(begin_s, node.slow_down, fault.factor)
+                self._clock.at(end_s, node.speed_up, fault.factor)
             case FaultKind.HANG:
-                node.hang(fault.duration_s)
-            case FaultKind.FLAP:
-                self._flap(fault, node, until_s=fault.at_s + fault.duration_s)
-            case _:
-                self._blind(fault, node)
-
-    def _end(self, fault: Fault, node: SimulatedNode) -> None:
-        match fault.kind:
-            case FaultKind.CRASH:
-                if not node.up:
-                    node.boot()
-            case FaultKind.SLOW:
-                node.slow_down(1.0)
-            case FaultKind.HANG:
-                pass
+                self._clock.at(begin_s, node.hang, fault.duration_s)
+            case FaultKind.PARTITION:
+                for watch in self._watches[node.name]:
+                    self._between(begin_s, end_s, watch.partition, watch.reconnect)
+            case FaultKind.STALE:
+                for watch in self._watches[node.name]:
+                    self._between(begin_s, end_s, watch.freeze, watch.thaw)
             case FaultKind.FLAP:
                 for watch in self._watches[node.name]:
-                    watch.flaps = False
+                    self._clock.at(begin_s, self._flap, watch, fault.period_s, end_s)
+            case FaultKind.EVENT_LOSS:
+                for watch in self._watches[node.name]:
+                    self._clock.at(begin_s, watch.lose_events, fault.factor)
+                    self._clock.at(end_s, watch.lose_no_more, fault.factor)
             case _:
-                self._see(fault, node)
+                assert_never(fault.kind)
 
-    def _blind(self, fault: Fault, node: SimulatedNode) -> None:
-        for watch in self._watches[node.name]:
-            match fault.kind:
-                case FaultKind.PARTITION:
-                    watch.partitioned = True
-                case FaultKind.STALE:
-                    watch.stale = True
-                case _:
-                    watch.event_loss = min(1.0, fault.factor)
+    def _between(
+        self, begin_s: float, end_s: float, begin: Callable[[], None], end: Callable[[], None]
+    ) -> None:
+        self._clock.at(begin_s, begin)
+        self._clock.at(end_s, end)
 
-    def _see(self, fault: Fault, node: SimulatedNode) -> None:
-        for watch in self._watches[node.name]:
-            match fault.kind:
-                case FaultKind.PARTITION:
-                    watch.partitioned = False
-                case FaultKind.STALE:
-                    watch.stale = False
-                case _:
-                    watch.event_loss = watch.event_loss_usual
-
-    def _flap(self, fault: Fault, node: SimulatedNode, until_s: float) -> None:
-        if self._clock.now_s >= until_s:
+    def _flap(self, watch: Watch, period_s: float, end_s: float) -> None:
+        """Probes fail for a period and succeed for the next one; they succeed after the end."""
+        now_s = self._clock.now_s
+        if now_s >= end_s:
             return
-        for watch in self._watches[node.name]:
-            watch.flaps = not watch.flaps
-            watch.probe_soon()
-        self._clock.after(fault.period_s, self._flap, fault, node, until_s)
+        watch.fail_probes()
+        self._clock.at(min(now_s + period_s, end_s), watch.pass_probes)
+        self._clock.at(now_s + 2 * period_s, self._flap, watch, period_s, end_s)
+
+
+def _names(names: Sequence[NodeName]) -> str:
+    if len(names) == 1:
+        return f"the only node is {names[0]}"
+    return f"nodes are {names[0]} to {names[-1]}"

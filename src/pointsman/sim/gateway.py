@@ -37,6 +37,11 @@ from pointsman.sim.scenario import Knowledge, Network
 TICK_S = 1.0
 """The scheduler service's own heartbeat."""
 
+TICK_S_MIN = 0.002
+"""As the service has it: a deadline that stays due must not stop time."""
+
+_TIMEOUTS = Timeouts()  # the gateway's own
+
 
 class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What the client gets; times are the gateway's. `reason` is set where it is an error."""
@@ -96,7 +101,6 @@ class SimulatedGateway:
         self._network = network
         self._knowledge = knowledge
         self._stopwatch = stopwatch
-        self._timeouts = Timeouts()
         self._open: dict[RequestId, _Open] = {}
         self._held_since_s: dict[RequestId, float] = {}
         self._tick: Timer | None = None
@@ -110,10 +114,9 @@ class SimulatedGateway:
 
     def arrive(self, request: Request, output_tokens: int, caller: Caller) -> None:
         """`caller` is answered once. Only engines know of `output_tokens`."""
-        exchange = Exchange(request.id, self._timeouts, self._clock.now_s)
+        exchange = Exchange(request.id, _TIMEOUTS, self._clock.now_s)
         self._open[request.id] = _Open(request, output_tokens, exchange, caller)
-        if self._tick is None:
-            self._tick = self._clock.after(TICK_S, self._ticked)
+        self._arm(self._clock.now_s + TICK_S)
         if self._stopwatch is None:
             self.step(Arrived(request))
             return
@@ -164,6 +167,7 @@ class SimulatedGateway:
     def _held(self, effect: Held) -> None:
         self._open[effect.request_id].exchange.held()
         self._held_since_s[effect.request_id] = self._clock.now_s
+        self._arm_for_held()
 
     def _refused(self, effect: Refused) -> None:
         entry = self._open.pop(effect.request_id)
@@ -227,13 +231,13 @@ class SimulatedGateway:
         if entry.exchange.first_byte_s is None:
             self._failed(entry, FailureKind.CLOSED)
         else:
-            self._end(entry, EndCause.TRUNCATED)
+            self._end(entry, EndCause.TRUNCATED, reason=Reason.NODE_CLOSED)
 
     def _rejected(self, entry: _Open) -> None:
         """A 400 of the engine's own: the prompt does not fit its context."""
         if self._open.get(entry.request.id) is entry:
             entry.exchange.started(self._clock.now_s)
-            self._end(entry, EndCause.ENGINE_REFUSED, status=400)
+            self._end(entry, EndCause.ENGINE_REFUSED, reason=Reason.BAD_REQUEST)
 
     def _failed(self, entry: _Open, kind: FailureKind) -> None:
         if self._open.get(entry.request.id) is not entry:
@@ -255,25 +259,32 @@ class SimulatedGateway:
             node.abort(entry.request.id)
 
     def _end(
-        self, entry: _Open, cause: EndCause, *, status: int = 200, cached_tokens: int | None = None
+        self,
+        entry: _Open,
+        cause: EndCause,
+        *,
+        reason: Reason | None = None,
+        cached_tokens: int | None = None,
     ) -> None:
+        """A status of its own goes to the client where no byte of an answer has."""
         del self._open[entry.request.id]
-        self._held_since_s.pop(entry.request.id, None)
+        self._no_longer_held(entry.request.id)
         exchange, now_s = entry.exchange, self._clock.now_s
-        prompt_tokens = entry.request.prompt.token_count
+        began = exchange.first_byte_s is not None and cause is not EndCause.ENGINE_REFUSED
+        status = 200 if began or reason is None else ANSWERS[reason].status
         outcome = exchange.ended(
             cause,
             now_s,
             status=status,
             streamed=True,
-            prompt_tokens=prompt_tokens,
+            prompt_tokens=entry.request.prompt.token_count,
             output_tokens=entry.output_tokens if cause is EndCause.FINISHED else None,
             cached_tokens=cached_tokens,
         )
         self.step(Settled(entry.request.id, self._measured(outcome)))
         answer = Answer(
             end=cause,
-            reason="" if cause is EndCause.FINISHED else _REASONS.get(cause, cause),
+            reason=reason or ("" if cause is EndCause.FINISHED else cause),
             status=status,
             node="" if entry.node is None else entry.node.name,
             first_byte_s=exchange.first_byte_s,
@@ -295,22 +306,48 @@ class SimulatedGateway:
 
     # --- time --------------------------------------------------------------------------
 
+    def _arm(self, due_s: float) -> None:
+        """Tick then, unless that is soon enough."""
+        if self._tick is not None:
+            if self._tick.due_s <= due_s:
+                return
+            self._tick.cancel()
+        self._tick = self._clock.at(due_s, self._ticked)
+
+    def _arm_for_held(self) -> None:
+        """Only what is held has a deadline."""
+        deadline_s = self.scheduler.next_deadline_s()
+        if deadline_s is not None:
+            self._arm(max(deadline_s, self._clock.now_s + TICK_S_MIN))
+
     def _ticked(self) -> None:
-        """At the next deadline of what is held, once a second while there are requests."""
-        self.step(Tick())
+        """At the next deadline of what is held, and once a second while there are requests."""
         self._tick = None
+        self.step(Tick())
+        self._sweep()
         if self._open:
-            deadline_s = self.scheduler.next_deadline_s()
-            due_s = self._clock.now_s + TICK_S
-            if deadline_s is not None:
-                due_s = min(due_s, max(deadline_s, self._clock.now_s + 0.002))
-            self._tick = self._clock.at(due_s, self._ticked)
+            self._arm(self._clock.now_s + TICK_S)
+            self._arm_for_held()
+
+    def _sweep(self) -> None:
+        """End what has waited too long for its first token, or is too old. Streams are taken to
+        be alive: chunks are not simulated, so nobody knows of a silence."""
+        now_s = self._clock.now_s
+        overdue = []
+        for entry in self._open.values():  # in order of arrival
+            exchange = entry.exchange
+            if now_s - exchange.arrived_s < _TIMEOUTS.first_byte_s:
+                break
+            if exchange.first_byte_s is not None:
+                exchange.progressed(now_s)
+            if (reason := exchange.overdue(now_s)) is not None:
+                overdue.append((entry, reason))
+        for entry, reason in overdue:
+            self._abort(entry)
+            self._end(entry, EndCause.TIMEOUT, reason=reason)
 
 
 def _job(entry: _Open, node: SimulatedNode) -> Job:
     prompt = entry.request.prompt
     assert prompt.token_count is not None, "traces count tokens"
     return Job(entry.request.id, prompt.token_count, entry.output_tokens, prompt.chain(node.scheme))
-
-
-_REASONS = {EndCause.TRUNCATED: Reason.NODE_CLOSED, EndCause.ENGINE_REFUSED: Reason.BAD_REQUEST}

@@ -4,6 +4,7 @@ What it tells is its own truth; who asks decides how late and how often, in `wat
 """
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -73,7 +74,9 @@ class SimulatedNode:
         self.scheme = Scheme(Unit.TOKENS, profile.block_size)
         self._clock = clock
         self._watchers: dict[str, JobWatcher] = {}
-        self._faulted = 1.0  # how much slower than its group it is by a fault
+        self._started = False
+        self._crashes = 0  # that it has not come back from
+        self._slowed_by: list[float] = []  # by faults
 
     # --- serving -----------------------------------------------------------------------
 
@@ -95,15 +98,16 @@ class SimulatedNode:
 
     # --- being well or not -------------------------------------------------------------
 
-    def boot(self) -> None:
-        """A fresh engine process with an empty cache."""
-        assert self.engine is None, f"{self.name} is up"
-        self.incarnation += 1
-        slowdown = self.group.slowdown * self._faulted
-        self.engine = Engine(self._clock, self.profile, self._completed, slowdown=slowdown)
+    def start(self) -> None:
+        """It is switched on, once."""
+        assert not self._started, f"{self.name} is switched on"
+        self._started = True
+        self._boot()
 
     def crash(self) -> None:
-        """Every job breaks, and the cache is gone."""
+        """Every job breaks, and the cache is gone. It stays down for as many `recover` as there
+        were crashes."""
+        self._crashes += 1
         if self.engine is None:
             return
         self.engine.kill()
@@ -112,16 +116,42 @@ class SimulatedNode:
         for job_id, watcher in broken.items():
             watcher.broken(job_id)
 
+    def recover(self) -> None:
+        """A crash is over."""
+        assert self._crashes > 0, f"{self.name} has not crashed"
+        self._crashes -= 1
+        self._boot()
+
     def slow_down(self, factor: float) -> None:
-        """Every step takes `factor` times as long as is usual for its group."""
-        self._faulted = factor
-        if self.engine is not None:
-            self.engine.slow_down(self.group.slowdown * factor)
+        """Every step takes `factor` times as long, on top of what slows it already."""
+        self._slowed_by.append(factor)
+        self._set_speed()
+
+    def speed_up(self, factor: float) -> None:
+        """A `slow_down` is over."""
+        self._slowed_by.remove(factor)
+        self._set_speed()
 
     def hang(self, duration_s: float) -> None:
         """Steps stand still; the process lives."""
         if self.engine is not None:
             self.engine.hang(duration_s)
+
+    @property
+    def slowdown(self) -> float:
+        """How many times as long as the profile says everything takes."""
+        return self.group.slowdown * prod(self._slowed_by)
+
+    def _boot(self) -> None:
+        """A fresh engine process with an empty cache, unless something keeps it down."""
+        if self._crashes or not self._started:
+            return
+        self.incarnation += 1
+        self.engine = Engine(self._clock, self.profile, self._completed, slowdown=self.slowdown)
+
+    def _set_speed(self) -> None:
+        if self.engine is not None:
+            self.engine.slow_down(self.slowdown)
 
     # --- telling -----------------------------------------------------------------------
 
@@ -151,7 +181,7 @@ class SimulatedNode:
         prefill_s = sum(_prefill_s(profile, sequence) for sequence in self.engine.model.sequences())
         step_s = profile.base_s + profile.sequence_s * len(left)
         step_s += profile.kv_token_s * sum(s.target for s in self.engine.model.sequences())
-        return (prefill_s + step_s * max(left)) * self.group.slowdown * self._faulted
+        return (prefill_s + step_s * max(left)) * self.slowdown
 
     def _completed(self, outcome: Outcome) -> None:
         if outcome.events and self.on_changes:

@@ -3,9 +3,11 @@
 It stands for the collectors of the control service, with their intervals.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from itertools import chain
 from random import Random
+from typing import NamedTuple
 
 from pointsman.core.events import (
     CacheChange,
@@ -19,6 +21,7 @@ from pointsman.core.events import (
     NodeReported,
     NodeSignals,
 )
+from pointsman.core.ids import NodeId
 from pointsman.sim.clock import Clock, Timer
 from pointsman.sim.gateway import SimulatedGateway
 from pointsman.sim.node import SimulatedNode
@@ -29,13 +32,23 @@ PROBE_RETRY_S = 1.0
 SUCCESSES_TO_RECOVER = 2
 """As the prober of the control service has them."""
 
+REPLAYED_MAX = 10_000
+"""KV event messages that an engine can replay: vLLM's default `buffer_steps`. What is lost beyond
+it is lost for good, and the index is not exact any more."""
+
 Changes = Sequence[CacheChange | ChainStored]
-Message = tuple[int, Changes]
-"""What an incarnation tells."""
+
+
+class Message(NamedTuple):
+    """What an incarnation tells of its cache."""
+
+    number: int
+    incarnation: int
+    changes: Changes
 
 
 class Watch:
-    """One gateway's eyes on one node. Faults blind it by `partitioned`, `stale` and so on."""
+    """One gateway's eyes on one node. Faults blind it; each of them can be there several times."""
 
     def __init__(
         self,
@@ -45,20 +58,23 @@ class Watch:
         knowledge: Knowledge,
         rng: Random,
     ) -> None:
-        self.partitioned = False
-        self.stale = False
-        self.flaps = False
-        self.event_loss = self.event_loss_usual = knowledge.event_loss
         self._clock = clock
         self._gateway = gateway
         self._node = node
         self._knowledge = knowledge
         self._rng = rng
+        self._partitions = 0
+        self._freezes = 0
+        self._failing = 0
+        self._losses = [knowledge.event_loss]
         self._incarnation = 0  # the one that the scheduler knows
         self._successes = 0
-        self._told: NodeSignals | None = None
-        self._lost: list[Message] = []
         self._probing: Timer | None = None
+        self._told: NodeSignals | None = None
+        self._messages: deque[Message] = deque()  # that the scheduler does not know yet
+        self._overran = False
+        self._sent = 0
+        self._arrived = 0
         self._first_reports_s = rng.uniform(0, knowledge.report_interval_s)
         node.on_changes.append(self._changed)
 
@@ -68,26 +84,68 @@ class Watch:
         self._gateway.step(NodeJoined(self._node.spec))
         self._probe()
 
-    def probe_soon(self) -> None:
-        """A request failed there."""
-        self._successes = 0
-        if self._probing is not None:
-            self._probing.cancel()
-        self._probing = self._clock.after(0.0, self._probe)
+    @property
+    def in_sync(self) -> bool:
+        """Whether the scheduler has been told all that the node has told."""
+        known = self._incarnation == self._node.incarnation
+        return known and not self._messages and not self._overran
+
+    @property
+    def _node_id(self) -> NodeId:
+        return self._gateway.node_ids[self._node.name]
+
+    # --- faults ------------------------------------------------------------------------
+
+    def partition(self) -> None:
+        """Nothing arrives any more."""
+        self._partitions += 1
+
+    def reconnect(self) -> None:
+        self._partitions -= 1
+
+    def freeze(self) -> None:
+        """Reports repeat the last one."""
+        self._freezes += 1
+
+    def thaw(self) -> None:
+        self._freezes -= 1
+
+    def fail_probes(self) -> None:
+        """Probes fail, and the next one is due."""
+        self._failing += 1
+        self.probe_soon()
+
+    def pass_probes(self) -> None:
+        self._failing -= 1
+        self.probe_soon()
+
+    def lose_events(self, share: float) -> None:
+        """Of several shares the largest counts."""
+        self._losses.append(share)
+
+    def lose_no_more(self, share: float) -> None:
+        self._losses.remove(share)
 
     # --- probes ------------------------------------------------------------------------
 
+    def probe_soon(self) -> None:
+        """A request failed there. Who is in trouble is probed often enough anyhow."""
+        if self._probing is None or self._successes < SUCCESSES_TO_RECOVER:
+            return
+        self._successes = 0
+        self._probing.cancel()
+        self._probing = self._clock.after(0.0, self._probe)
+
     def _probe(self) -> None:
-        healthy = self._node.up and not self.partitioned and not self.flaps
+        healthy = self._node.up and not self._partitions and not self._failing
         if healthy:
             self._successes += 1
             self._notice_restart()
         else:
             self._successes = 0
-        node_id = self._gateway.node_ids[self._node.name]
         if self._incarnation:
             detail = "" if healthy else "no answer to GET /health"
-            self._gateway.step(NodeProbed(node_id, healthy=healthy, detail=detail))
+            self._gateway.step(NodeProbed(self._node_id, healthy=healthy, detail=detail))
         recovered = self._successes >= SUCCESSES_TO_RECOVER
         wait_s = PROBE_INTERVAL_S if recovered else PROBE_RETRY_S
         self._probing = self._clock.after(wait_s, self._probe)
@@ -99,45 +157,54 @@ class Watch:
         if self._incarnation:
             self._gateway.step(NodeJoined(node.spec))
         self._incarnation = node.incarnation
-        node_id = self._gateway.node_ids[node.name]
-        self._gateway.step(NodeDescribed(node_id, node.facts))
+        self._overran = False
+        self._gateway.step(NodeDescribed(self._node_id, node.facts))
         if self._knowledge.index is Index.PRECISE:
-            self._gateway.step(IndexTrusted(node_id, IndexTrust.EXACT))
+            self._gateway.step(IndexTrusted(self._node_id, IndexTrust.EXACT))
+            self._tell()
 
     # --- reports -----------------------------------------------------------------------
 
     def _report(self) -> None:
         self._clock.after(self._knowledge.report_interval_s, self._report)
-        signals = self._told if self.stale else self._node.signals()
-        if signals is None or self.partitioned or not self._incarnation:
+        signals = self._told if self._freezes else self._node.signals()
+        if signals is None or self._partitions or not self._incarnation:
             return
         self._told = signals
-        self._clock.after(
-            self._knowledge.report_lag_s, self._deliver_report, signals, self._clock.now_s
-        )
-
-    def _deliver_report(self, signals: NodeSignals, at_s: float) -> None:
-        node_id = self._gateway.node_ids[self._node.name]
-        self._gateway.step(NodeReported(node_id, at_s, signals))
+        event = NodeReported(self._node_id, self._clock.now_s, signals)
+        self._clock.after(self._knowledge.report_lag_s, self._gateway.step, event)
 
     # --- KV events ---------------------------------------------------------------------
 
     def _changed(self, changes: Changes) -> None:
         if self._knowledge.index is not Index.PRECISE:
             return
-        self._lost.append((self._node.incarnation, changes))
-        lost = self.event_loss and self._rng.random() < self.event_loss
-        if self.partitioned or lost:
-            return
-        # The gap in the sequence is seen, and what was lost is replayed in order.
-        messages, self._lost = self._lost, []
-        self._clock.after(self._knowledge.event_lag_s, self._deliver, messages)
+        self._sent += 1
+        self._messages.append(Message(self._sent, self._node.incarnation, changes))
+        if len(self._messages) > REPLAYED_MAX:
+            self._messages.popleft()
+            self._overran = True
+        share = max(self._losses)
+        lost = share > 0 and self._rng.random() < share
+        if not lost and not self._partitions:
+            self._clock.after(self._knowledge.event_lag_s, self._arrive, self._sent)
 
-    def _deliver(self, messages: list[Message]) -> None:
-        """What a new incarnation tells before it is known as one waits until then."""
-        known = [changes for told_by, changes in messages if told_by == self._incarnation]
-        early = [message for message in messages if message[0] > self._incarnation]
-        self._lost[:0] = early
-        if known:
-            node_id = self._gateway.node_ids[self._node.name]
-            self._gateway.step(CacheChanged(node_id, tuple(chain.from_iterable(known))))
+    def _arrive(self, number: int) -> None:
+        """The gap before it is seen, if there is one, and what was lost is replayed in order."""
+        self._arrived = number
+        self._tell()
+
+    def _tell(self) -> None:
+        """What a new incarnation tells before it is known as one waits until then; what the one
+        before it left behind is of no use any more."""
+        messages, changes = self._messages, []
+        while messages and messages[0].number <= self._arrived:
+            if messages[0].incarnation > self._incarnation:
+                break
+            message = messages.popleft()
+            if message.incarnation == self._incarnation:
+                changes.append(message.changes)
+        if changes:
+            if self._overran:
+                self._gateway.step(IndexTrusted(self._node_id, IndexTrust.DEGRADED))
+            self._gateway.step(CacheChanged(self._node_id, tuple(chain.from_iterable(changes))))
