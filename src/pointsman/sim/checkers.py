@@ -1,12 +1,17 @@
 """What must hold in every simulation, whatever the policy and the faults. An AssertionError is a
 bug of the core's or the simulator's."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import assert_never
 
+from pointsman.core.events import IndexTrust
+from pointsman.core.ids import NodeName
 from pointsman.core.limits import QUEUE_TIMEOUT_S
+from pointsman.core.views import NodeView
 from pointsman.sim.clients import Crowd
 from pointsman.sim.gateway import TICK_S, SimulatedGateway
 from pointsman.sim.node import SimulatedNode
+from pointsman.sim.watch import Watch
 
 
 def check_running(gateways: Sequence[SimulatedGateway], nodes: Sequence[SimulatedNode]) -> None:
@@ -20,10 +25,14 @@ def check_running(gateways: Sequence[SimulatedGateway], nodes: Sequence[Simulate
 
 
 def check_over(
-    gateways: Sequence[SimulatedGateway], nodes: Sequence[SimulatedNode], crowd: Crowd, now_s: float
+    gateways: Sequence[SimulatedGateway],
+    nodes: Sequence[SimulatedNode],
+    watches: Mapping[NodeName, Sequence[Watch]],
+    crowd: Crowd,
+    now_s: float,
 ) -> None:
     """At the end: each request ended exactly once, nothing is booked any more, nobody was held
-    beyond the deadline."""
+    beyond the deadline, and no index credits a node with more than its incarnation has."""
     check_running(gateways, nodes)
     assert crowd.done == len(crowd.records), f"{crowd.done} of {len(crowd.records)} ended"
     assert all(record is not None for record in crowd.records), "a request has no record"
@@ -34,3 +43,24 @@ def check_over(
         for view in scheduler.nodes(now_s):
             assert view.inflight == view.kv_blocks_leased == 0, view
         assert gateway.held_longest_s <= QUEUE_TIMEOUT_S + TICK_S, gateway.held_longest_s
+    for place, gateway in enumerate(gateways):
+        views = {view.name: view for view in gateway.scheduler.nodes(now_s)}
+        for node in nodes:
+            if node.name in views:
+                _check_index(views[node.name], watches[node.name][place], node)
+
+
+def _check_index(view: NodeView, watch: Watch, node: SimulatedNode) -> None:
+    """An index fed by events is the engine's cache once everything was told; one of our own
+    placements is no larger than the engine."""
+    match view.trust:
+        case IndexTrust.HISTORY:
+            assert view.index_blocks <= node.profile.kv_blocks, view
+        case IndexTrust.EXACT:
+            if watch.in_sync and node.engine is not None:
+                cached = len(node.engine.model.pool.cached)
+                assert view.index_blocks == cached, f"{cached} blocks are cached: {view}"
+        case IndexTrust.DEGRADED:
+            pass  # what was lost is not known
+        case _:
+            assert_never(view.trust)

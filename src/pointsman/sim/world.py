@@ -85,8 +85,8 @@ class _World:
             )
             for _ in range(scenario.gateways)
         ]
-        watches = self._watches(Random(f"watch {seed}"))
-        Faults(self._clock, named, watches).schedule(scenario.faults)
+        self._watches = self._watch(Random(f"watch {seed}"))
+        Faults(self._clock, named, self._watches).schedule(scenario.faults)
         self._sampler = Sampler(self._clock, self._nodes, self._gateways, self._span_s / SAMPLES)
         self._crowd = Crowd(
             self._clock,
@@ -105,7 +105,7 @@ class _World:
         self._clock.at(0.0, self._check, on_progress)
         self._clock.at(STALLED_S, self._stop_if_stalled)
         self._clock.run()
-        check_over(self._gateways, self._nodes, self._crowd, self._clock.now_s)
+        check_over(self._gateways, self._nodes, self._watches, self._crowd, self._clock.now_s)
 
     def replayed(self) -> ReplayedRun:
         return ReplayedRun(
@@ -120,7 +120,7 @@ class _World:
             decision_s=tuple(s for gateway in self._gateways for s in gateway.decision_s),
         )
 
-    def _watches(self, rng: Random) -> dict[NodeName, list[Watch]]:
+    def _watch(self, rng: Random) -> dict[NodeName, list[Watch]]:
         """Every gateway watches every node, and knows all of them before the first request."""
         watches: dict[NodeName, list[Watch]] = {node.name: [] for node in self._nodes}
         for gateway in self._gateways:
