@@ -21,6 +21,7 @@ def row(name: str, *, hit: int = 0, prompt: int = PROMPT_TOKENS, **terms: Any) -
         "queue_tokens": 0,
         "kv_blocks": 1,
         "fits": True,
+        "block_tokens": 16,
         "concurrency_max": 100,
         "waiting": 0,
         "failures": 0,

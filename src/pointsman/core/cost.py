@@ -78,6 +78,7 @@ def candidate(
         speeds.dispatch_s + uncached_s + output * alone_s,
         blocks,
         fits,
+        block,
         ledger.leased_share(node.id),
         node.concurrency_max,
         node.waiting,

@@ -30,6 +30,7 @@ class Candidate(msgspec.Struct, gc=False):
     slowdown_s        what its decoding takes from them
     service_s         its service time with the node to itself and nothing cached
     kv_blocks, fits   the lease it needs, and whether there is room for it
+    block_tokens      tokens in a block of the node's
     kv_share          of the node's KV blocks that are leased; 0 where its capacity is unknown
     concurrency_max   requests that may be in flight there
     waiting           requests there whose prefill is not over
@@ -57,6 +58,7 @@ class Candidate(msgspec.Struct, gc=False):
     service_s: float
     kv_blocks: int
     fits: bool
+    block_tokens: int
     kv_share: float
     concurrency_max: int
     waiting: int

@@ -5,8 +5,11 @@ from math import ceil
 from random import Random
 
 import pytest
+from msgspec import structs
 
+from pointsman.core.blocks import Prompt, Scheme, Unit
 from pointsman.core.decision import Candidate
+from pointsman.core.ids import BlockHash
 from pointsman.core.placement import Choice
 from pointsman.core.policies.consistent_hash import LOAD_MIN, ConsistentHash
 from pointsman.core.request import Request
@@ -65,6 +68,20 @@ def test_tokens_are_keys_too() -> None:
     same = {home(request("r", "", tokens=[*stem, i]), rows) for i in range(20)}
     assert len(same) == 1
     assert len({home(request("r", "", tokens=[i, *stem]), rows) for i in range(50)}) == 10
+
+
+def test_a_traces_prompts_are_known_by_their_blocks() -> None:
+    rows = [row(name, block_tokens=512) for name in NODES]
+    large = Scheme(Unit.TOKENS, 512)
+
+    def traced(number: int, blocks: list[int]) -> Request:
+        hashes = [BlockHash(block) for block in blocks]
+        asks = request(f"r{number}")
+        prompt = Prompt.chained(asks.prompt.namespace, 512 * len(blocks), {large: hashes})
+        return structs.replace(asks, prompt=prompt)
+
+    assert len({home(traced(i, [1, i]), rows) for i in range(20)}) == 1
+    assert len({home(traced(i, [i, 1]), rows) for i in range(200)}) == 10
 
 
 def test_prompts_too_short_to_share_are_spread() -> None:

@@ -5,8 +5,9 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
-from pointsman.core.blocks import Scheme, Unit
+from pointsman.core.blocks import Prompt, Scheme, Unit
 from pointsman.core.decision import Candidate
 from pointsman.core.ids import BlockHash, NodeName, RequestId
 from pointsman.core.policies.dynamo import ActiveBlocks, Dynamo
@@ -25,8 +26,9 @@ def asked(request_id: str, *blocks: int, rest: int = 0) -> Request:
 
 
 def scores(policy: Dynamo, asks: Request, *rows: Candidate) -> list[float]:
+    """In blocks of 16 tokens."""
     policy.choose(asks, rows, Random(0))
-    return [candidate.score for candidate in rows]
+    return [candidate.score / 16 for candidate in rows]
 
 
 def rows(blocks: int, *, hit: int = 0, queue: int = 0) -> tuple[Candidate, Candidate]:
@@ -85,6 +87,21 @@ def test_text_counts_as_the_tokens_it_makes() -> None:
     assert got == pytest.approx([32 + 16 + 32, 32 + 32])
 
 
+def test_blocks_are_those_of_the_node() -> None:
+    """A trace's prompt is known by its blocks alone, which may be large."""
+    policy, large = Dynamo(), Scheme(Unit.TOKENS, 512)
+
+    def traced(request_id: str, *blocks: int) -> Request:
+        asked = request(request_id)
+        hashes = chain(list(blocks))
+        prompt = Prompt.chained(asked.prompt.namespace, 512 * len(blocks), {large: hashes})
+        return structs.replace(asked, prompt=prompt)
+
+    policy.placed(traced("x", 1, 2), row("a", block_tokens=512))
+    rows = [row(name, prompt=1_024, block_tokens=512) for name in "ab"]
+    assert scores(policy, traced("r", 1, 0), *rows) == [64 + 64 + 32, 64 + 64]
+
+
 CHAINS = st.lists(st.integers(0, 2), max_size=6)
 BOOKINGS = st.lists(
     st.tuples(st.sampled_from([A, B]), CHAINS, st.booleans()), min_size=1, max_size=12
@@ -104,18 +121,22 @@ def test_active_blocks_are_those_of_a_set(
         else:
             sets[node].update(chain(path))
     for node, blocks in sets.items():
-        held = active.with_prompt(node, TOKENS, chain(asks))
-        assert held == (0, len(blocks | set(chain(asks))))
+        assert held(active, asks, node) == len(blocks | set(chain(asks)))
 
 
 def test_above_the_bound_blocks_are_counted_and_not_remembered() -> None:
     active = ActiveBlocks(blocks_max=4)
     active.add(RequestId("x"), A, TOKENS, chain([1, 2, 3]))
     active.add(RequestId("y"), A, TOKENS, chain([1, 2]))
-    assert active.with_prompt(A, TOKENS, chain([1, 2])) == (0, 5)
+    assert held(active, [1, 2]) == 5
     active.remove(RequestId("y"))
     active.remove(RequestId("y"))
-    assert active.with_prompt(A, TOKENS, chain([1, 2])) == (0, 3)
+    assert held(active, [1, 2]) == 3
+
+
+def held(active: ActiveBlocks, path: list[int], node: NodeName = A) -> float:
+    """Blocks held with the prompt of `path`."""
+    return active.tokens_with(node, TOKENS, chain(path), text_tokens=128.0) / 16
 
 
 def chain(path: list[int]) -> list[BlockHash]:

@@ -17,7 +17,7 @@ import pytest
 
 from pointsman.core.decision import Candidate
 from pointsman.core.ids import NodeName
-from pointsman.core.policies.dynamo import BLOCK_TOKENS, Dynamo
+from pointsman.core.policies.dynamo import Dynamo
 from pointsman.core.request import Request
 from tests.support.driver import request
 from tests.support.rows import row
@@ -31,6 +31,7 @@ core = pytest.importorskip(
     "(extra peers-check); only the hand-computed numbers of test_dynamo.py hold",
 )
 
+BLOCK_TOKENS = 16
 WORKERS = 4
 STEPS = 150
 
@@ -66,6 +67,7 @@ class Peer:
                 hit=hit[load["worker_id"]],
                 prompt=len(tokens),
                 queue_tokens=load["potential_prefill_tokens"],
+                block_tokens=BLOCK_TOKENS,
             )
             for load in self.loads()
         ]

@@ -30,8 +30,7 @@ from pointsman.core.request import Request
 LOAD_FACTOR = 1.25
 LOAD_MIN = 4
 KEY_BYTES = 1_024
-KEY_BLOCKS = 16
-_TOKENS = Scheme(Unit.TOKENS, 16)
+KEY_TOKENS = 256
 
 
 class ConsistentHash(Stateless):
@@ -42,7 +41,7 @@ class ConsistentHash(Stateless):
         self._load_factor = load_factor
 
     def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
-        key = _key(request)
+        key = _key(request, min(row.block_tokens for row in rows))
         in_flight = sum(row.inflight for row in rows)
         bound = max(LOAD_MIN, ceil(self._load_factor * (in_flight + 1) / len(rows)))
         for row in rows:
@@ -58,13 +57,16 @@ class ConsistentHash(Stateless):
 _score = attrgetter("score")
 
 
-def _key(request: Request) -> int:
+def _key(request: Request, block_tokens: int) -> int:
+    """Tokens are known by the hashes of their blocks: of the smallest in the fleet, so that
+    the key is the same whichever engines of several sizes are up."""
     if request.session is not None:
         return xxh3_64_intdigest(request.session.encode())
     prompt = request.prompt
     seed = root_hash(prompt.namespace, TEXT_SCHEME)
     if prompt.text:
         return xxh3_64_intdigest(prompt.text[:KEY_BYTES], seed)
-    if blocks := prompt.chain(_TOKENS)[:KEY_BLOCKS]:
+    blocks = prompt.chain(Scheme(Unit.TOKENS, block_tokens))
+    if blocks := blocks[: max(1, KEY_TOKENS // block_tokens)]:
         return blocks[-1]
     return xxh3_64_intdigest(request.id.encode(), seed)

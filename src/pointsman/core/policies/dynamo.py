@@ -1,11 +1,12 @@
 """dynamo: the KV router of NVIDIA Dynamo with its defaults.
 
-    score   = max(prefill - overlap, 0) + decode                  [blocks of 16 tokens]
-    prefill = (uncached tokens of the prefills there that are not over + prompt tokens) / 16
-    overlap = cached tokens of the prompt / 16
+    score   = max(prefill - overlap, 0) + decode                              [tokens]
+    prefill = uncached tokens of the prefills there that are not over + prompt tokens
+    overlap = cached tokens of the prompt
     decode  = prompt blocks of the requests in flight there, each block once, and those that
-              this prompt adds to them
+              this prompt adds to them, times the tokens in a block
 
+Dynamo counts in blocks of the one size that all of its engines have: the order is the same.
 Lower is better, ties are even (by lot there). Both load scale and overlap credit are 1,
 temperature, credit decay and the weight of an active request 0; only cache on the device
 counts. Output blocks are not tracked, which is the default there, too. Same choices as
@@ -16,6 +17,7 @@ so a burst of siblings on one node counts its common prefix once.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from random import Random
 
 from pointsman.core.blocks import TEXT_SCHEME, Prompt, Scheme, Unit
@@ -26,17 +28,15 @@ from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import pick
 from pointsman.core.request import Request
 
-BLOCK_TOKENS = 16
-_BYTES_PER_TOKEN = 4
 ACTIVE_BLOCKS_MAX = 1 << 22
 """Blocks of requests in flight that are remembered: about 400 MB. What comes on top is counted
 as shared with nobody."""
 
-_TOKENS = Scheme(Unit.TOKENS, BLOCK_TOKENS)
+_BYTES_PER_TOKEN = 4  # of the text in flight, where a prompt of token ids does not tell
 
 
 class Dynamo:
-    """The fewest blocks to prefill and to hold."""
+    """The fewest tokens to prefill and to hold."""
 
     name = "dynamo"
     prunes = False
@@ -45,28 +45,35 @@ class Dynamo:
         self._active = ActiveBlocks(blocks_max)
 
     def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
-        scheme, chain = _chain(request.prompt)
-        text_tokens = _text_block_tokens(request.prompt, rows[0])
+        prompt = request.prompt
+        text_tokens = _text_block_tokens(prompt, rows[0])
         for row in rows:
-            texts, tokens = self._active.with_prompt(row.node, scheme, chain)
-            decode_tokens = texts * text_tokens + tokens * BLOCK_TOKENS
-            row.score = (row.queue_tokens + row.new_tokens + decode_tokens) / BLOCK_TOKENS
-        return pick(rows, why="fewest blocks to prefill and to hold")
+            scheme, chain = _blocks(prompt, row)
+            decode = self._active.tokens_with(row.node, scheme, chain, text_tokens=text_tokens)
+            row.score = row.queue_tokens + row.new_tokens + decode
+        return pick(rows, why="fewest tokens to prefill and to hold")
 
     def placed(self, request: Request, row: Candidate) -> None:
-        self._active.add(request.id, row.node, *_chain(request.prompt))
+        scheme, chain = _blocks(request.prompt, row)
+        self._active.add(request.id, row.node, scheme, chain)
 
     def left(self, request: Request, node: NodeName) -> None:
         self._active.remove(request.id)
 
 
-def _chain(prompt: Prompt) -> tuple[Scheme, list[BlockHash]]:
-    scheme = TEXT_SCHEME if prompt.token_count is None else _TOKENS
+def _blocks(prompt: Prompt, row: Candidate) -> tuple[Scheme, list[BlockHash]]:
+    """The prompt as the node cuts it, or as text."""
+    scheme = TEXT_SCHEME if prompt.token_count is None else _token_scheme(row.block_tokens)
     return scheme, prompt.chain(scheme)
 
 
+@lru_cache(maxsize=64)
+def _token_scheme(block_tokens: int) -> Scheme:
+    return Scheme(Unit.TOKENS, block_tokens)
+
+
 def _text_block_tokens(prompt: Prompt, row: Candidate) -> float:
-    """Tokens in a block of text, going by this prompt; the learned mean would say the same."""
+    """Tokens in a block of text, going by this prompt: the others are of the same ratio."""
     if prompt.token_count is not None or not prompt.text:
         return TEXT_BLOCK_BYTES / _BYTES_PER_TOKEN
     return (row.hit_tokens + row.new_tokens) * TEXT_BLOCK_BYTES / len(prompt.text)
@@ -116,14 +123,16 @@ class ActiveBlocks:
         self._counts[node][scheme] -= before - len(uses)
         self._remembered -= len(chain)
 
-    def with_prompt(
-        self, node: NodeName, scheme: Scheme, chain: list[BlockHash]
-    ) -> tuple[int, int]:
-        """Blocks of text and of tokens that were in flight there with this prompt, too."""
-        counts = self._counts.get(node, {})
+    def tokens_with(
+        self, node: NodeName, scheme: Scheme, chain: list[BlockHash], *, text_tokens: float
+    ) -> float:
+        """Tokens that were held there with this prompt, too; a block of text has
+        `text_tokens`."""
         added = len(chain) - self._shared(self._uses.get(node, {}), chain)
-        texts, tokens = counts.get(TEXT_SCHEME, 0), counts.get(_TOKENS, 0)
-        return (texts + added, tokens) if scheme is TEXT_SCHEME else (texts, tokens + added)
+        tokens = added * (text_tokens if scheme is TEXT_SCHEME else scheme.size)
+        for held, count in self._counts.get(node, {}).items():
+            tokens += count * (text_tokens if held is TEXT_SCHEME else held.size)
+        return tokens
 
     @staticmethod
     def _shared(uses: dict[BlockHash, int], chain: list[BlockHash]) -> int:
