@@ -86,19 +86,21 @@ def test_without_a_bound_or_a_stream_nothing_is_late() -> None:
     assert (seen(driver, "a").slo_share, seen(driver, "b").slo_share) == (1.0, 1.0)
 
 
-def test_a_service_time_knows_neither_cache_nor_neighbours() -> None:
+def test_a_service_time_knows_no_cache_and_no_queue() -> None:
     driver, text = two_nodes(), "a long prompt " * 2_000
-    alone_s = _service_s(driver, text)
     driver.serve("r1", text)
-    driver.arrive("r2", text)
-    driver.arrive("r3", text)
+    driver.arrive("r2", text)  # waits on b
     asked = request("x", text, max_output_tokens=100)
-    rows = driver.scheduler.explain(asked, driver.now_s).candidates
-    assert any(row.hit_tokens for row in rows)
-    assert [row.service_s for row in rows] == pytest.approx([alone_s] * 2)
+    candidates = driver.scheduler.explain(asked, driver.now_s).candidates
+    rows = {str(row.node): row for row in candidates}
+    assert rows["a"].hit_tokens
+    assert rows["b"].queue_s
+    prefill_s = rows["a"].service_s - rows["a"].decode_s
+    assert rows["b"].service_s - rows["b"].decode_s == pytest.approx(prefill_s)
+    assert prefill_s > rows["a"].prefill_s
 
 
-def test_a_service_time_is_that_of_an_idle_node() -> None:
+def test_a_service_time_is_prefill_and_decode_of_what_is_not_cached() -> None:
     driver, text = two_nodes(), "a long prompt " * 2_000
     asked = request("x", text, max_output_tokens=100)
     row = driver.scheduler.explain(asked, driver.now_s).candidates[0]
@@ -107,11 +109,6 @@ def test_a_service_time_is_that_of_an_idle_node() -> None:
     prefill_s = PRIOR.prefill_s_per_token * tokens + PRIOR.attention_s_per_token2 * tokens**2 / 2
     step_s = PRIOR.step_s + PRIOR.sequence_s + PRIOR.kv_token_s * (tokens + 50)
     assert row.service_s == pytest.approx(PRIOR.dispatch_s + prefill_s + 100 * step_s)
-
-
-def _service_s(driver: Driver, text: str) -> float:
-    asked = request("x", text, max_output_tokens=100)
-    return driver.scheduler.explain(asked, driver.now_s).candidates[0].service_s
 
 
 def test_dynamo_holds_what_is_in_flight_and_nothing_else() -> None:

@@ -9,8 +9,7 @@ flight there holding K tokens, and the node's learned speeds:
     decode_s    = O · (step + sequence·(B+1) + kv_token·(K + L + O/2))
     kv_wait_s   = decode_s · missing blocks / leased blocks     (0 where the lease fits)
     running_s   = what is left of the requests in flight, half of their output on average
-    service_s   = dispatch + L·prefill + ½·L²·attention
-                  + O · (step + sequence + kv_token·(L + O/2))  (alone there, nothing cached)
+    service_s   = dispatch + L·prefill + ½·L²·attention + decode_s        (nothing cached)
     stall_s     = work_s · (B + 1)                              (imposed on the others)
     slowdown_s  = ½ · O · (sequence + kv_token·L) · B           (imposed on the others)
 
@@ -54,8 +53,8 @@ def candidate(
     batch = node.inflight + node.foreign(now_s)
     work_s = new * speeds.prefill_s_per_token + attention * speeds.attention_s_per_token2
     per_sequence_s = speeds.sequence_s + speeds.kv_token_s * prompt
-    alone_s = speeds.step_s + per_sequence_s + speeds.kv_token_s * output / 2
-    decode_s = output * (alone_s + speeds.sequence_s * batch + speeds.kv_token_s * node.kv_tokens)
+    resident_s = speeds.kv_token_s * (node.kv_tokens + output / 2)
+    decode_s = output * (speeds.step_s + speeds.sequence_s * batch + resident_s + per_sequence_s)
     uncached_s = prompt * (speeds.prefill_s_per_token + speeds.attention_s_per_token2 * prompt / 2)
     blocks = footprint_blocks(new, output, block)
     fits = ledger.fits(node.id, blocks)
@@ -75,7 +74,7 @@ def candidate(
         work_s * (batch + 1),
         0.5 * output * per_sequence_s * batch,
         running_s(node, speeds),
-        speeds.dispatch_s + uncached_s + output * alone_s,
+        speeds.dispatch_s + uncached_s + decode_s,
         blocks,
         fits,
         block,

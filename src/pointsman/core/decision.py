@@ -28,7 +28,7 @@ class Candidate(msgspec.Struct, gc=False):
     decode_s          its own output
     stall_s           what its prefill takes from the requests that decode there and the next
     slowdown_s        what its decoding takes from them
-    service_s         its service time with the node to itself and nothing cached
+    service_s         its own prefill and decode with nothing cached and nothing queued
     kv_blocks, fits   the lease it needs, and whether there is room for it
     block_tokens      tokens in a block of the node's
     kv_share          of the node's KV blocks that are leased; 0 where its capacity is unknown

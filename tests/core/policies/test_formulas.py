@@ -7,7 +7,7 @@ import pytest
 
 from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Policy
+from pointsman.core.policies.base import NO_ROOM, Policy
 from pointsman.core.policies.jffc import Jffc
 from pointsman.core.policies.llmd_sticky import LlmdSticky
 from pointsman.core.policies.llmd_weighted import LlmdWeighted
@@ -103,18 +103,16 @@ class TestWeightedScoreJffc:
 class TestJffc:
     """arXiv 2604.14993, algorithm 3."""
 
-    def test_the_fastest_chain_with_a_free_slot(self) -> None:
+    def test_the_fastest_with_room(self) -> None:
         slow, fast = row("slow", service_s=2.0), row("fast", service_s=1.0, inflight=40)
         assert chosen(Jffc(), slow, fast) == "fast"
         assert chosen(Jffc(), slow, row("fast", service_s=1.0, fits=False)) == "slow"
 
-    def test_none_is_free(self) -> None:
+    def test_none_has_room(self) -> None:
         full = [row("a", service_s=1.0, fits=False), row("b", service_s=2.0, fits=False)]
-        assert Jffc().choose(request("r"), full, Random(0)) == Hold(
-            "slots: no chain has a free one"
-        )
+        assert Jffc().choose(request("r"), full, Random(0)) == Hold(NO_ROOM)
 
-    def test_equally_fast_chains_fill_evenly(self) -> None:
+    def test_equally_fast_nodes_fill_evenly(self) -> None:
         rows = [row("a", service_s=1.0, inflight=3), row("b", service_s=1.04, inflight=2)]
         assert chosen(Jffc(), *rows) == "b"
         assert chosen(Jffc(), rows[0], row("c", service_s=1.06, inflight=0)) == "a"
