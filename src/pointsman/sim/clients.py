@@ -2,6 +2,7 @@
 came of each request."""
 
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from random import Random
 
 from pointsman.core.errors import EndCause
@@ -138,7 +139,7 @@ class _Call:
         if self._attempt >= self._crowd._behaviour.retries_max:
             return False
         timed_out = answer.end is EndCause.CLIENT_GONE
-        return timed_out or (answer.first_byte_s is None and answer.status in _RETRIED)
+        return timed_out or answer.status in _RETRIED
 
     def _wait_s(self, answer: Answer) -> float:
         crowd = self._crowd
@@ -161,7 +162,7 @@ class _Call:
             index=self._index,
             due_s=self._due_s,
             sent_s=self._due_s,
-            outcome=Outcome.OK if finished else _OUTCOMES.get(answer.end, Outcome.HTTP_ERROR),
+            outcome=_outcome(answer),
             e2e_s=e2e_s,
             ttft_s=ttft_s,
             tpot_s=tpot_s,
@@ -170,7 +171,7 @@ class _Call:
             prompt_tokens=request.input_tokens if finished else None,
             completion_tokens=request.output_tokens if finished else None,
             cached_tokens=answer.cached_tokens,
-            http_status=answer.status,
+            http_status=None if answer.silent else answer.status,
             cause=answer.reason,
             node=answer.node,
             session=request.session,
@@ -179,4 +180,10 @@ class _Call:
         )
 
 
-_OUTCOMES = {EndCause.TRUNCATED: Outcome.TRUNCATED, EndCause.CLIENT_GONE: Outcome.TIMEOUT}
+def _outcome(answer: Answer) -> Outcome:
+    """As a client over HTTP would see it."""
+    if answer.end is EndCause.FINISHED:
+        return Outcome.OK
+    if answer.end is EndCause.CLIENT_GONE:
+        return Outcome.TIMEOUT
+    return Outcome.HTTP_ERROR if answer.status >= HTTPStatus.BAD_REQUEST else Outcome.TRUNCATED

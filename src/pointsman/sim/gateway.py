@@ -55,6 +55,11 @@ class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     ended_s: float = 0.0
     cached_tokens: int | None = None
 
+    @property
+    def silent(self) -> bool:
+        """Whether the client went before any byte of it."""
+        return self.end is EndCause.CLIENT_GONE and self.first_byte_s is None
+
 
 class Caller(Protocol):
     """Whoever sent a request. Told once, by the gateway's time."""

@@ -22,9 +22,13 @@ from pointsman.traffic.replayed import ReplayedRun
 from pointsman.traffic.request import TrafficRequest
 
 SAMPLES = 200
+PROGRESS = 100
+"""How often progress is told while requests arrive."""
+
 CHECKS = 3
-"""How often the invariants are checked before the end of a run: each time goes through all that
-is there."""
+"""How often the invariants are checked while requests arrive: each time goes through all that is
+there. After that it gets twice as seldom each time, or a run with one request in an hour would be
+nothing but checks."""
 
 STALLED_S = 4 * 3_600.0
 """Virtual time in which something must end where nothing more is sent: the gateway gives any
@@ -102,7 +106,9 @@ class _World:
     def run(self, on_progress: Callable[[float], None] | None) -> None:
         self._clock.at(0.0, self._sampler.begin)
         self._clock.at(0.0, self._crowd.begin)
-        self._clock.at(0.0, self._check, on_progress)
+        self._clock.at(0.0, self._check, self._span_s / CHECKS)
+        if on_progress is not None:
+            self._clock.at(0.0, self._progress, on_progress)
         self._clock.at(STALLED_S, self._stop_if_stalled)
         self._clock.run()
         check_over(self._gateways, self._nodes, self._watches, self._crowd, self._clock.now_s)
@@ -146,11 +152,13 @@ class _World:
         else:
             self._clock.stop()
 
-    def _check(self, on_progress: Callable[[float], None] | None) -> None:
+    def _check(self, interval_s: float) -> None:
         check_running(self._gateways, self._nodes)
-        if on_progress is not None:
-            on_progress(self._crowd.done / len(self._crowd.records))
-        self._clock.after(self._span_s / CHECKS, self._check, on_progress)
+        self._clock.after(interval_s, self._check, max(interval_s, self._clock.now_s))
+
+    def _progress(self, on_progress: Callable[[float], None]) -> None:
+        on_progress(self._crowd.done / len(self._crowd.records))
+        self._clock.after(self._span_s / PROGRESS, self._progress, on_progress)
 
 
 _SETTLE_S = 1.0
