@@ -76,6 +76,10 @@ class Drawing:
     def __exit__(self, *error: object) -> None:
         self._context.__exit__(None, None, None)
 
+    def spaced(self, share: float) -> None:
+        """Leave room between the rows, as a share of their height."""
+        self._figure.get_layout_engine().set(hspace=share)
+
     def svg(self) -> str:
         target = io.StringIO()
         metadata = {"Date": None, "Creator": None, "Format": None, "Type": None}

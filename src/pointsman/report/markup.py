@@ -43,11 +43,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return sheet(map(escape, head), (map(_cell, row) for row in rows))
 
 
-def sheet(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def sheet(head: Iterable[str], rows: Iterable[Iterable[str]], *, dense: bool = False) -> str:
     """`head` as HTML of its cells' content, rows as HTML of whole cells."""
+    mark = " dense" if dense else ""
     heads = "".join(f"<th>{cell}</th>" for cell in head)
     lines = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
-    return f'<div class="sheet"><table><tr>{heads}</tr>{lines}</table></div>'
+    return f'<div class="sheet{mark}"><table><tr>{heads}</tr>{lines}</table></div>'
 
 
 def _cell(text: str) -> str:

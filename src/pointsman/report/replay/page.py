@@ -1,6 +1,6 @@
 """One self-contained HTML page for a study: no script, no external resource."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from html import escape
 
 from pointsman.report.drawing import SERIES_MAX
@@ -9,7 +9,6 @@ from pointsman.report.plots import require_matplotlib
 from pointsman.report.replay import plots
 from pointsman.report.replay.metrics import (
     ATTAINMENT,
-    BY_KEY,
     DEVIATIONS,
     E2E_MEAN,
     E2E_P99,
@@ -25,7 +24,7 @@ from pointsman.report.replay.metrics import (
     shown,
 )
 from pointsman.report.replay.spread import Estimate
-from pointsman.report.replay.study import ORACLE, ScenarioReport, Study
+from pointsman.report.replay.study import ORACLE, SAME_WITHIN, ScenarioReport, Study
 from pointsman.report.replay.wording import asked, sent
 from pointsman.report.rows import TIMES, UNKNOWN, count, percent, rate
 
@@ -33,10 +32,7 @@ OPEN_MAX = 3
 """Scenarios unfolded at once; of more, only the first is."""
 SHADE_AT = 1.5
 """The ratio to the best peer, or its reciprocal, at which a cell's colour is full."""
-_MAIN = (
-    *(TTFT_MEAN, BY_KEY["ttft_s.p95"], TTFT_P99, BY_KEY["tpot_s.mean"]),
-    *(E2E_MEAN, BY_KEY["e2e_s.p95"], E2E_P99, GOODPUT, ATTAINMENT, HITS),
-)
+_MAIN = (TTFT_MEAN, TTFT_P99, E2E_MEAN, E2E_P99, GOODPUT, ATTAINMENT, HITS)
 _SIDE = (E2E_MEAN, TTFT_MEAN)
 _MORE = (TTFT_P99, E2E_P99, GOODPUT, HITS)
 
@@ -97,8 +93,8 @@ def _shaded(found: Estimate | None, better: int, title: str) -> str:
     strength = min(abs(ahead - 1) if ahead > 1 else 1 / ahead - 1, SHADE_AT - 1) / (SHADE_AT - 1)
     colour = "--good" if ahead > 1 else "--bad"
     background = f"color-mix(in srgb, var({colour}) {strength * 38:.0f}%, transparent)"
-    mark = ' class="best"' if ahead > 1 else ""
-    text = escape(shown(found, factor))
+    mark = ' class="best"' if ahead > 1 + SAME_WITHIN else ""
+    text = _text(found, factor)
     return f'<td{mark} title="{escape(title)}" style="background: {background}">{text}</td>'
 
 
@@ -122,17 +118,18 @@ def _scenario(study: Study, scenario: ScenarioReport, place: int) -> str:
 def _verdict(scenario: ScenarioReport) -> str:
     """How the baseline does, in one sentence."""
     base = scenario.baseline
+    peers = [name for name in scenario.policies if name != base]
     parts = []
     for metric in (E2E_MEAN, TTFT_MEAN):
-        peers = [name for name in scenario.policies if name != base]
         peer = scenario.best(peers, metric.value, metric.better)
         found = None if peer is None else scenario.ratio(base, peer, metric.value)
         if found is not None:
-            parts.append(f"{metric.name} {shown(found, factor)} of the best peer's ({peer})")
+            parts.append(f"{metric.name} {shown(found, factor)} ({peer})")
+    text = f"{base} against the best peer: {', '.join(parts)}" if parts else base
     oracle = scenario.ratio(base, ORACLE, E2E_MEAN.value)
     if oracle is not None:
-        parts.append(f"e2e mean {shown(oracle, factor)} of the oracle's")
-    return f"{base}: {', '.join(parts)}" if parts else base
+        text += f"; e2e mean {shown(oracle, factor)} of the oracle's"
+    return text
 
 
 def _content(study: Study, scenario: ScenarioReport, place: int) -> Iterator[str]:
@@ -155,19 +152,25 @@ def _numbers(scenario: ScenarioReport, metrics: Iterable[ReplayMetric]) -> str:
         cells = [f"<td{quiet}>{escape(name)}</td>"]
         for metric in metrics:
             mark = ' class="best good"' if name in leaders[metric.key] else quiet
-            text = shown(scenario.over_seeds(name, metric.value), metric.show)
-            cells.append(f"<td{mark}>{escape(text)}</td>")
+            text = _text(scenario.over_seeds(name, metric.value), metric.show)
+            cells.append(f"<td{mark}>{text}</td>")
         if scenario.runs(ORACLE):
             against = scenario.ratio(name, ORACLE, E2E_MEAN.value)
-            cells.append(f"<td{quiet}>{escape(shown(against, factor))}</td>")
+            cells.append(f"<td{quiet}>{_text(against, factor)}</td>")
         rows.append(cells)
     heads = [metric.name for metric in metrics]
     heads += [f"e2e {TIMES} oracle"] if scenario.runs(ORACLE) else []
-    return sheet(["", *map(escape, heads)], rows)
+    return sheet(["", *map(escape, heads)], rows, dense=True)
+
+
+def _text(found: Estimate | None, show: Callable[[float], str]) -> str:
+    """As HTML, the interval fainter than the mean."""
+    mean, sign, interval = shown(found, show).partition(" ±")
+    return escape(mean) + (f' <span class="interval">±{escape(interval)}</span>' if sign else "")
 
 
 def _against(scenario: ScenarioReport) -> str:
-    metrics = [each for each in _MAIN if each.better] + list(DEVIATIONS[:2])
+    metrics = [*_MAIN, *DEVIATIONS[:2]]
     rows = [
         (name, *(shown(scenario.ratio(name, scenario.baseline, m.value), factor) for m in metrics))
         for name in scenario.policies

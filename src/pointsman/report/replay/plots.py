@@ -79,6 +79,7 @@ def bars(scenario: ScenarioReport, policies: Sequence[str], *, name: str) -> str
             _bar_panel(axes, scenario, policies, metric)
             if place % 3:
                 axes.tick_params(labelleft=False)
+        drawing.spaced(0.07)
         return drawing.svg()
 
 

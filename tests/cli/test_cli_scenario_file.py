@@ -1,0 +1,132 @@
+"""Scenario files: what they may say, and where in them something is wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pointsman.cli.replay import replay
+from pointsman.cli.scenario_file import load_cases
+from pointsman.cli.yaml_reader import Rejected
+from pointsman.sim.scenario import FaultKind, Index
+
+POLICIES = ["marginal_cost", "round_robin"]
+WHOLE = """\
+name: half of them slow
+traffic: {trace: sub/t.jsonl, speed: 1.5, limit: 7, window: {end_s: 60}}
+fleet:
+  - {count: 2, profile: 70b-tp8-h100}
+  - {count: 2, slowdown: 2.5, kv_tokens: 200000}
+knowledge: {index: precise, event_loss: 0.01}
+clients: {closed_loop: true, retries_max: 2, backoff: none}
+faults: [{kind: crash, at_s: 60, duration_s: 30, nodes: [node-0]}]
+slo: {ttft_s: 1}
+policies: [round_robin]
+seeds: [3, 4]
+"""
+MATRIX = """\
+policies: [marginal_cost, round_robin]
+seeds: [1]
+scenarios:
+  - {name: a, traffic: {workload: chat, rate_rps: 5, limit: 10}, fleet: [{count: 2}]}
+  - name: b
+    traffic: {workload: shared-prefix, rate_rps: 5, limit: 10, parameters: {tenants: 2}}
+    fleet: [{count: 2}]
+    policies: [round_robin]
+"""
+
+
+def problems(tmp_path: Path, text: str) -> list[tuple[int, int, str]]:
+    path = tmp_path / "s.yaml"
+    path.write_text(text)
+    with pytest.raises(Rejected) as caught:
+        load_cases(path, {}, POLICIES)
+    return [(each.line, each.column, each.message) for each in caught.value.problems]
+
+
+def test_a_whole_scenario(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(WHOLE)
+    [case] = load_cases(path, {}, POLICIES)
+    assert case.traffic.trace == str(tmp_path / "sub/t.jsonl")  # relative to the file
+    assert (case.policies, case.seeds) == (("round_robin",), (3, 4))
+    scenario = case.scenario
+    assert (scenario.name, scenario.nodes) == ("half of them slow", 4)
+    assert scenario.fleet[1].slowdown == 2.5
+    assert scenario.knowledge.index is Index.PRECISE
+    assert scenario.faults[0].kind is FaultKind.CRASH
+    assert not hasattr(scenario, "traffic")
+
+
+def test_several_scenarios_share_what_stands_beside_them(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(MATRIX)
+    first, second = load_cases(path, {}, POLICIES)
+    assert (first.policies, second.policies) == (tuple(POLICIES), ("round_robin",))
+    assert first.seeds == second.seeds == (1,)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "line", "column", "words"),
+    [
+        ("slowdown", "slow", 5, 16, "unknown key 'slow'; did you mean 'slowdown'?"),
+        ("slowdown: 2.5", "slowdown: 0", 5, 26, "0 is not above 0"),
+        ("precise", "precice", 6, 20, "'precice' is none of precise, approximate"),
+        ("kind: crash", "kind: crush", 8, 17, "'crush' is none of crash"),
+        ("[node-0]", "[node-4]", 8, 9, "'node-4' is none of node-0 to node-3"),
+        ("70b-tp8-h100", "70b", 4, 25, "'70b' is none of"),
+        ("[round_robin]", "[round-robin]", 10, 12, "did you mean 'round_robin'?"),
+        ("trace: sub/t.jsonl", "trace: a, workload: chat", 2, 10, "either a trace or a workload"),
+        ("{end_s: 60}", "{start_s: 70, end_s: 60}", 2, 61, "ends before it starts"),
+        ("seeds: [3, 4]", "seeds: [-1]", 11, 9, "-1 is below 0"),
+    ],
+)
+def test_problems_have_a_place(
+    tmp_path: Path, wrong: str, right: str, line: int, column: int, words: str
+) -> None:
+    assert wrong in WHOLE
+    [problem] = problems(tmp_path, WHOLE.replace(wrong, right))
+    assert problem[:2] == (line, column)
+    assert words in problem[2]
+
+
+def test_problems_of_the_whole(tmp_path: Path) -> None:
+    assert "'traffic' is missing" in problems(tmp_path, "name: a\n")[0][2]
+    assert "there is none" in problems(tmp_path, "scenarios: []\n")[0][2]
+    assert "not YAML" in problems(tmp_path, "scenarios: [\n")[0][2]
+    [twice] = problems(tmp_path, MATRIX.replace("name: b", "name: a"))
+    assert twice == (5, 11, "name: 'a' is taken in line 4 already")
+
+
+def test_scenario_files_are_replayed(tmp_path: Path) -> None:
+    path = tmp_path / "matrix.yaml"
+    path.write_text(MATRIX)
+    result = CliRunner().invoke(replay, [str(path), "--jobs", "1", "--json", "-"])
+    assert result.exit_code == 0, result.stderr
+    entries = json.loads(result.stdout)["scenarios"]
+    assert [(e["name"], e["seed"], list(e["policies"])) for e in entries] == [
+        ("a", 1, POLICIES),
+        ("b", 1, ["round_robin"]),
+    ]
+
+
+def test_what_is_wrong_is_printed_as_compilers_do(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("name: a\ntraffic: {workload: chat, rate: 3}\n")
+    result = CliRunner().invoke(replay, [str(path)])
+    assert result.exit_code == 2
+    assert f"{path}:2:27: traffic: unknown key 'rate'" in result.stderr
+    missing = CliRunner().invoke(replay, [str(tmp_path / "no.yaml")])
+    assert (missing.exit_code, "cannot be read" in missing.stderr) == (2, True)
+
+
+def test_options_that_a_file_says_itself_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(MATRIX)
+    for options in (["--nodes", "3"], ["--speed", "2"], ["--closed-loop"]):
+        result = CliRunner().invoke(replay, [str(path), *options])
+        assert result.exit_code == 2
+        assert f"{options[0]} does not go with a scenario file" in result.stderr
+    mixed = CliRunner().invoke(replay, [str(path), "t.jsonl"])
+    assert (mixed.exit_code, "not both at once" in mixed.stderr) == (2, True)
