@@ -23,7 +23,17 @@ def run(*arguments: str) -> tuple[int, str, str]:
 def test_help_lists_every_command_and_each_has_its_own() -> None:
     code, out, _ = run("--help")
     assert code == 0
-    for command in ("up", "serve", "engine", "explain", "bench", "compare", "check", "init"):
+    for command in (
+        "up",
+        "serve",
+        "engine",
+        "explain",
+        "replay",
+        "bench",
+        "compare",
+        "check",
+        "init",
+    ):
         assert f"\n  {command} " in out
         assert run(command, "--help")[0] == 0, command
 

@@ -69,7 +69,12 @@ DEVIATIONS = (
         "remaining_deviation", "rem. dev.", lambda run: run.remaining_deviation, deviation, -1, 1
     ),
     ReplayMetric(
-        "remaining_deviation_s", "rem. dev.", lambda run: run.remaining_deviation_s, seconds, -1, 3
+        "remaining_deviation_s",
+        "rem. spread",
+        lambda run: run.remaining_deviation_s,
+        seconds,
+        -1,
+        3,
     ),
 )
 ERRORS = ReplayMetric("errors", "errors", lambda run: run.errors, count, -1)
