@@ -153,7 +153,7 @@ Exit codes: 0 done, 1 a simulation broke one of its own checks, 2 wrong usage.
 @click.option(
     "--oracle/--no-oracle",
     default=True,
-    help="Also one pooled engine with everybody's speed and memory, which nobody can beat.",
+    help="Also one pooled engine with everybody's speed and memory, to measure against.",
 )
 @click.option("--sweep", is_flag=True, help="Find the highest speed at which the SLO holds.")
 @click.option(

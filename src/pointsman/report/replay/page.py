@@ -53,7 +53,8 @@ def render_study(study: Study) -> str:
         "Latencies are of requests that ended well, counted from when each was due; quantiles are "
         "observed values. ± is half the 95 % confidence interval over seeds (by Student's t) in "
         "percent of the mean. The oracle is one pooled engine with the speed and the memory of "
-        "all; no placement beats it.",
+        "all, in order of arrival: what to measure against on the whole; a single request may have "
+        "to wait longer there than on an idle node.",
     )
 
 
