@@ -14,6 +14,11 @@ class Reason(StrEnum):
 
     BAD_REQUEST = "bad_request"
     UNAUTHORIZED = "unauthorized"
+    MODEL_NOT_ALLOWED = "model_not_allowed"
+    PRIORITY_NOT_ALLOWED = "priority_not_allowed"
+    KEY_CONCURRENCY = "key_concurrency"
+    KEY_REQUESTS = "key_requests"
+    KEY_TOKENS = "key_tokens"
     MODEL_NOT_FOUND = "model_not_found"
     ROUTE_NOT_FOUND = "route_not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
@@ -50,12 +55,20 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 _INVALID = "invalid_request_error"
+_DENIED = "permission_error"
 _RATE = "rate_limit_error"
 _SERVER = "server_error"
 
 ANSWERS: dict[Reason, Answer] = {
     Reason.BAD_REQUEST: Answer(400, _INVALID, "The request is malformed."),
-    Reason.UNAUTHORIZED: Answer(401, "authentication_error", "The API key is missing or unknown."),
+    Reason.UNAUTHORIZED: Answer(401, _INVALID, "The API key is missing or unknown."),
+    Reason.MODEL_NOT_ALLOWED: Answer(
+        403, _DENIED, "The key may not use this model. GET /v1/models lists what it may use."
+    ),
+    Reason.PRIORITY_NOT_ALLOWED: Answer(403, _DENIED, "The key may not ask for this priority."),
+    Reason.KEY_CONCURRENCY: Answer(429, "requests", "The key has too many requests in flight.", 1),
+    Reason.KEY_REQUESTS: Answer(429, "requests", "The key's requests a minute are used up.", 1),
+    Reason.KEY_TOKENS: Answer(429, "tokens", "The key's tokens a minute are used up.", 1),
     Reason.MODEL_NOT_FOUND: Answer(
         404, _INVALID, "No such model. GET /v1/models lists what is served."
     ),

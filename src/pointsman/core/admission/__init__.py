@@ -2,4 +2,7 @@
 
 `held` is the central queue: requests that no node can take at this moment. `retry_budget`
 bounds second attempts. Both belong to the scheduler, which alone changes them.
+
+`quota` are one API key's limits at work, on buckets of tokens (`token_bucket`); `key_rules`
+are their values. They belong to the gateway, which knows the keys.
 """

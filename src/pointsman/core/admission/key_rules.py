@@ -1,0 +1,54 @@
+"""What an API key may do, and how far it has done it: values only."""
+
+import msgspec
+
+from pointsman.core.errors import Reason
+from pointsman.core.limits import PRIORITY_MAX
+
+
+class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds on one key; None is none. Tokens are the prompt's and the output's together."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrency_max: int | None = None
+
+
+class KeyRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What one key may do. `name` is the tenant of its requests; empty leaves that to them.
+
+    `models` empty is all of them. A priority above `priority_max` is lowered to it.
+    `names_tenants` lets its requests name their own tenant: for a gateway behind a gateway.
+    """
+
+    name: str = ""
+    models: tuple[str, ...] = ()
+    priority_max: int = PRIORITY_MAX
+    names_tenants: bool = False
+    limits: KeyLimits = KeyLimits()
+
+
+class Exceeded(msgspec.Struct, frozen=True):
+    """Why a request may not come in now. `wait_s` is None where waiting never helps."""
+
+    reason: Reason
+    wait_s: float | None
+    detail: str
+
+
+class Standing(msgspec.Struct, frozen=True, gc=False):
+    """A bucket as its key's owner is told: the limit a minute, what is left of it, and the
+    seconds until all of it is there again."""
+
+    limit: int
+    remaining: int
+    full_in_s: float
+
+
+class QuotaState(msgspec.Struct, frozen=True):
+    """A key's limits at one moment; None where there is no such limit."""
+
+    inflight: int
+    concurrency_max: int | None
+    requests: Standing | None
+    tokens: Standing | None
