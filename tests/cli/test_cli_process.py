@@ -4,6 +4,7 @@ import pytest
 
 from pointsman.cli.config import Config, Engine, Limits, Listen, Timeouts
 from pointsman.cli.process import gateway_options, node_spec, read_request, scheduler_options
+from pointsman.gateway import ApiKey, key_digest
 
 CHAT = "/v1/chat/completions"
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hello"}],"max_tokens":9}'
@@ -47,7 +48,7 @@ def test_every_setting_reaches_its_part() -> None:
         ),
     )
     gateway = gateway_options(config)
-    assert (gateway.api_keys, gateway.cors_origins) == (("k",), ("https://a",))
+    assert (gateway.keys, gateway.cors_origins) == ((ApiKey(key_digest(b"k")),), ("https://a",))
     assert (gateway.reply_headers, gateway.sse_comment_s, gateway.drain_s) == (True, 5, 5)
     assert (gateway.connections_max, gateway.body_bytes_max) == (7, 2_048)
     stages = gateway.timeouts

@@ -65,7 +65,7 @@ def test_a_debt_is_paid_off_before_the_next_request() -> None:
 def test_a_request_that_never_fits_is_not_told_to_wait() -> None:
     exceeded = Quota(KeyLimits(tokens_per_minute=60)).enter(61, 0.0)
     assert exceeded is not None
-    assert exceeded.wait_s is None
+    assert (exceeded.reason, exceeded.wait_s) == (Reason.KEY_REQUEST_TOO_LARGE, None)
     assert "61" in exceeded.detail
 
 

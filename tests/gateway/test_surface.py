@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pointsman.core.errors import Reason
-from pointsman.gateway import GatewayOptions
+from pointsman.gateway import ApiKey, GatewayOptions, key_digest
 from tests.gateway.conftest import rig
 from tests.support.upstreams import OK_BODY, STREAM, Served, answer_ok, get, post
 
@@ -124,7 +124,8 @@ PREFLIGHT = (
 
 
 async def test_a_preflight_is_answered_without_a_key() -> None:
-    async with rig(options=GatewayOptions(sweep_s=0.02, api_keys=("secret",))) as it:
+    options = GatewayOptions(sweep_s=0.02, keys=(ApiKey(key_digest(b"secret")),))
+    async with rig(options=options) as it:
         answer = await it.ask(get("/v1/chat/completions", *PREFLIGHT, method="OPTIONS"))
         assert answer.status == 204
         assert answer.header("access-control-allow-origin") == "*"
@@ -171,11 +172,13 @@ async def test_errors_can_be_read_by_browsers_too() -> None:
 
 
 async def test_keys_guard_everything_but_health() -> None:
-    async with rig(answer_ok, options=GatewayOptions(sweep_s=0.02, api_keys=("k1", "k2"))) as it:
+    keys = tuple(ApiKey(key_digest(key)) for key in (b"k1", b"k2"))
+    async with rig(answer_ok, options=GatewayOptions(sweep_s=0.02, keys=keys)) as it:
         for line in ("X-No: key", "Authorization: Bearer k3", "Authorization: Basic k1"):
             answer = await it.ask(post("/v1/completions", BODY, line))
             assert answer.status == 401
-            assert json.loads(answer.body)["error"]["type"] == "authentication_error"
+            assert answer.header("www-authenticate") == "Bearer"
+            assert json.loads(answer.body)["error"]["code"] == "invalid_api_key"
         assert (await it.ask(get("/v1/models"))).status == 401
         assert (await it.ask(get("/health"))).status == 200
         good = await it.ask(post("/v1/completions", BODY, "Authorization: Bearer k2"))

@@ -20,6 +20,9 @@ from pointsman.core.policies import catalog
 
 _STAGES = limits.Timeouts()
 
+KEYS_MAX = 10_000
+"""API keys in a file: some megabytes of memory, and a reload of a tenth of a second."""
+
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
@@ -31,18 +34,33 @@ class Listen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: Annotated[
         str,
         Meta(
-            description="Address to listen on. The default is this machine only: without API "
-            "keys anyone who reaches the port can use the engines. 0.0.0.0 opens it."
+            description="Address to listen on. The default is this machine only; any other, like "
+            "0.0.0.0, needs keys, or 'open: true'."
         ),
     ] = "127.0.0.1"
     port: Annotated[Port, Meta(description="TCP port of the OpenAI-compatible API.")] = 8080
+    open: Annotated[
+        bool,
+        Meta(
+            description="Listen on other machines' behalf without keys: whoever reaches the port "
+            "can use the engines. For networks where something else keeps strangers out."
+        ),
+    ] = False
     api_keys: Annotated[
         tuple[str, ...],
         Meta(
-            description="Keys that clients may send as 'Authorization: Bearer KEY'; empty lets "
-            'everyone in. To keep them out of the file, write ["${VARIABLE}"], in quotes.'
+            description="Keys without limits, as they are sent: 'Authorization: Bearer KEY'. To "
+            'keep them out of the file, write ["${VARIABLE}"], in quotes. Keys with names, '
+            "limits and hashes are under 'keys'."
         ),
     ] = ()
+    forward_authorization: Annotated[
+        bool | None,
+        Meta(
+            description="Hand the client's authorization and x-api-key headers to the engines. "
+            "Default: only while there are no keys here, since they would be told ours."
+        ),
+    ] = None
     cors_origins: Annotated[
         tuple[str, ...],
         Meta(description="Origins of browser applications that may call the API; '*' is any."),
@@ -113,6 +131,52 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "costs some CPU for each block the engine stores."
         ),
     ] = "auto"
+
+
+Positive = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+Priority = Literal["high", "normal", "low"] | Annotated[int, Meta(ge=-100, le=100)]
+
+
+class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An API key and what it may do."""
+
+    name: Annotated[Name, Meta(description="Whose it is; the tenant of its requests.")]
+    hash: Annotated[
+        str,
+        Meta(description="What `pointsman keys new NAME` prints beside the key: sha256:…"),
+    ]
+    models: Annotated[
+        tuple[str, ...], Meta(description="Models it may use, and see. Default: all.")
+    ] = ()
+    priority_max: Annotated[
+        Priority,
+        Meta(
+            description="The most urgent its requests may be: high, normal, low or an integer, "
+            "larger is more urgent. What asks for more is lowered to it."
+        ),
+    ] = limits.PRIORITY_MAX
+    requests_per_minute: Annotated[
+        Positive | None,
+        Meta(description="Requests it may send a minute, in a burst or one by one; more get 429."),
+    ] = None
+    tokens_per_minute: Annotated[
+        Positive | None,
+        Meta(
+            description="Tokens a minute, of prompts and answers. A prompt's are reserved by "
+            "estimate, and corrected when the engine has counted: a long answer is paid off "
+            "before the next request."
+        ),
+    ] = None
+    concurrency_max: Annotated[
+        Positive | None, Meta(description="Requests in flight at once; more get 429.")
+    ] = None
+    names_tenants: Annotated[
+        bool,
+        Meta(
+            description="Its requests may name their tenant in x-pointsman-tenant: for a gateway "
+            "in front of this one."
+        ),
+    ] = False
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -237,6 +301,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engines: Annotated[
         tuple[Engine, ...],
         Meta(max_length=NODES_MAX, description="The inference engines."),
+    ] = ()
+    keys: Annotated[
+        tuple[Key, ...],
+        Meta(max_length=KEYS_MAX, description="API keys; without any, everyone is let in."),
     ] = ()
     timeouts: Annotated[Timeouts, Meta(description="How long each stage may take.")] = Timeouts()
     limits: Annotated[Limits, Meta(description="Bounds on memory.")] = Limits()

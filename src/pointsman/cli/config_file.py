@@ -1,16 +1,21 @@
 """A configuration file, read and checked as a whole; and the example that documents it."""
 
 import difflib
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 from msgspec import inspect
 
-from pointsman.cli.config import Config, Engine
+from pointsman.cli.config import Config, Engine, Key
 from pointsman.cli.yaml_reader import Document, Position, Problem, Rejected, read
 from pointsman.engines.adapters.address import kv_events_problem, url_problem
+
+HASH_PREFIX = "sha256:"
+_HASH = re.compile(HASH_PREFIX + "[0-9a-fA-F]{64}")
 
 
 def load(
@@ -53,6 +58,8 @@ def _inconsistencies(
         yield Problem(1, 1, "no engines: list them under 'engines:' ('engines: []' means none yet)")
     for path, problem in duplicates(config.engines):
         yield Problem(*at(*path), problem)
+    for path, problem in key_problems(config.keys):
+        yield Problem(*at(*path), problem)
     for index, engine in enumerate(config.engines):
         if problem := url_problem(engine.url):
             yield Problem(*at("engines", index, "url"), f"engines[{index}].url: {problem}")
@@ -76,6 +83,21 @@ def duplicates(engines: Sequence[Engine]) -> Iterator[tuple[tuple[str | int, ...
             yield ("engines", index, "name"), text
 
 
+def key_problems(keys: Sequence[Key]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Where a key has no hash, or the name or hash of one before it, and the sentence for it."""
+    seen_names: dict[str, int] = {}
+    seen_hashes: dict[str, int] = {}
+    for index, key in enumerate(keys):
+        if not _HASH.fullmatch(key.hash):  # it may be a key, so it is not shown
+            text = f"keys[{index}].hash is no hash; `pointsman keys new {key.name}` prints one"
+            yield ("keys", index, "hash"), text
+        elif (first := seen_hashes.setdefault(key.hash.lower(), index)) != index:
+            yield ("keys", index, "hash"), f"keys[{index}].hash is that of keys[{first}] already"
+        if (first := seen_names.setdefault(key.name, index)) != index:
+            text = f"keys[{index}].name: '{key.name}' is the name of keys[{first}] already"
+            yield ("keys", index, "name"), text
+
+
 def engine_name(engine: Engine, index: int) -> str:
     """Its name, or engine-1, engine-2 …: an address must not reach clients by a header."""
     return engine.name or f"engine-{index + 1}"
@@ -88,9 +110,12 @@ def unknown_name(name: str, known: Sequence[str]) -> str:
     return f"'{name}' is none of {', '.join(known)}{hint}"
 
 
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
 # --- the example --------------------------------------------------------------------------
 
 _EXAMPLE_ENGINE = {"url": "http://127.0.0.1:8000"}
+_EXAMPLE_KEY = {"name": "team-a", "hash": HASH_PREFIX + 64 * "0"}
 
 
 def example() -> str:
@@ -112,23 +137,27 @@ def _section(field: inspect.Field) -> list[str]:
     kind = _inner(field.type)
     if isinstance(kind, inspect.StructType):
         return [f"{field.name}:", *_fields(kind, indent=2)]
-    if field.name == "engines":
-        assert isinstance(kind, inspect.VarTupleType)
+    if isinstance(kind, inspect.VarTupleType):
         item = _inner(kind.item_type)
         assert isinstance(item, inspect.StructType)
-        return ["engines:", *_fields(item, indent=4, first="  - ")]
+        if field.name == "engines":
+            return ["engines:", *_fields(item, indent=4, first="  - ", given=_EXAMPLE_ENGINE)]
+        lines = _fields(item, indent=4, first="  - ", given=_EXAMPLE_KEY)
+        return [f"{field.name}:", *(f"  # {line[2:]}" for line in lines)]
     return [f"{field.name}: {_yaml(field.default)}"]
 
 
-def _fields(kind: inspect.StructType, *, indent: int, first: str = "") -> list[str]:
+def _fields(
+    kind: inspect.StructType, *, indent: int, first: str = "", given: Mapping[str, str] = _NOTHING
+) -> list[str]:
     lines: list[str] = []
     for number, field in enumerate(kind.fields):
-        given = _EXAMPLE_ENGINE.get(field.name) if first else None
+        value = given.get(field.name)
         default = field.default_factory() if callable(field.default_factory) else field.default
         lines += _comment(_description(field.type), indent)
         lead = first if first and number == 0 else " " * indent
-        value = _yaml(given if given is not None else default)
-        lines.append(f"{lead}{'' if given else '# '}{field.name}: {value}")
+        text = _yaml(default if value is None else value)
+        lines.append(f"{lead}{'' if value else '# '}{field.name}: {text}")
     return lines
 
 

@@ -15,11 +15,12 @@ from prometheus_client import ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
 from pointsman import __version__
-from pointsman.cli.config import Config, Engine
-from pointsman.cli.config_file import engine_name
+from pointsman.cli.config import Config, Engine, Key
+from pointsman.cli.config_file import HASH_PREFIX, engine_name
 from pointsman.control.api import AdminApi
 from pointsman.control.collectors.fleet import Fleet
 from pointsman.control.service import NodeWatcher, SchedulerService
+from pointsman.core.admission.key_rules import KeyLimits, KeyRules
 from pointsman.core.errors import Reason
 from pointsman.core.events import Left, NodeSpec
 from pointsman.core.ids import ModelName, NodeName, RequestId
@@ -27,11 +28,11 @@ from pointsman.core.limits import Timeouts
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.request import Request
 from pointsman.core.scheduler import Scheduler
-from pointsman.gateway import Gateway
+from pointsman.gateway import ApiKey, Gateway, key_digest
 from pointsman.gateway.heads import BadHead, RequestHead
 from pointsman.gateway.observer import ExchangeRecord
 from pointsman.gateway.options import GatewayOptions
-from pointsman.gateway.routing import core_request, routing_fields
+from pointsman.gateway.routing import core_request, named_priority, routing_fields
 from pointsman.telemetry.access_log import AccessLog, open_stream
 from pointsman.telemetry.cluster_metrics import ClusterMetrics, StateMetrics
 from pointsman.telemetry.collector_metrics import CollectorMetrics
@@ -169,11 +170,34 @@ def gateway_options(config: Config) -> GatewayOptions:
             total_s=timeouts.total_s,
         ),
         cors_origins=listen.cors_origins,
-        api_keys=listen.api_keys,
+        keys=api_keys(config),
+        forward_authorization=listen.forward_authorization,
         reply_headers=listen.reply_headers,
         sse_comment_s=listen.keep_alive_comments_s or None,
         drain_s=timeouts.drain_s,
     )
+
+
+def api_keys(config: Config) -> tuple[ApiKey, ...]:
+    """The keys by their digests: those with rules, and those that are only let in."""
+    plain = (ApiKey(key_digest(key.encode())) for key in config.listen.api_keys)
+    return (*map(_api_key, config.keys), *plain)
+
+
+def _api_key(key: Key) -> ApiKey:
+    limits = KeyLimits(
+        requests_per_minute=key.requests_per_minute,
+        tokens_per_minute=key.tokens_per_minute,
+        concurrency_max=key.concurrency_max,
+    )
+    rules = KeyRules(
+        name=key.name,
+        models=key.models,
+        priority_max=named_priority(key.priority_max),
+        names_tenants=key.names_tenants,
+        limits=limits,
+    )
+    return ApiKey(bytes.fromhex(key.hash.removeprefix(HASH_PREFIX)), rules)
 
 
 def node_spec(engine: Engine, index: int) -> NodeSpec:

@@ -19,6 +19,7 @@ class Reason(StrEnum):
     KEY_CONCURRENCY = "key_concurrency"
     KEY_REQUESTS = "key_requests"
     KEY_TOKENS = "key_tokens"
+    KEY_REQUEST_TOO_LARGE = "key_request_too_large"
     MODEL_NOT_FOUND = "model_not_found"
     ROUTE_NOT_FOUND = "route_not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
@@ -46,29 +47,41 @@ class Answer(msgspec.Struct, frozen=True):
     """What the client sees: HTTP status, OpenAI's error type, and whether waiting helps.
 
     `retry_after_s` is the floor of the `Retry-After` header; None means no such header.
+    `code` is OpenAI's where it has one; None is the reason itself.
     """
 
     status: int
     type: str
     message: str
     retry_after_s: int | None = None
+    code: str | None = None
 
 
 _INVALID = "invalid_request_error"
 _DENIED = "permission_error"
+_LIMITED = "rate_limit_exceeded"
 _RATE = "rate_limit_error"
 _SERVER = "server_error"
 
 ANSWERS: dict[Reason, Answer] = {
     Reason.BAD_REQUEST: Answer(400, _INVALID, "The request is malformed."),
-    Reason.UNAUTHORIZED: Answer(401, _INVALID, "The API key is missing or unknown."),
+    Reason.UNAUTHORIZED: Answer(
+        401, _INVALID, "The API key is missing or unknown.", code="invalid_api_key"
+    ),
     Reason.MODEL_NOT_ALLOWED: Answer(
         403, _DENIED, "The key may not use this model. GET /v1/models lists what it may use."
     ),
     Reason.PRIORITY_NOT_ALLOWED: Answer(403, _DENIED, "The key may not ask for this priority."),
-    Reason.KEY_CONCURRENCY: Answer(429, "requests", "The key has too many requests in flight.", 1),
-    Reason.KEY_REQUESTS: Answer(429, "requests", "The key's requests a minute are used up.", 1),
-    Reason.KEY_TOKENS: Answer(429, "tokens", "The key's tokens a minute are used up.", 1),
+    Reason.KEY_CONCURRENCY: Answer(
+        429, "requests", "The key has too many requests in flight.", 1, _LIMITED
+    ),
+    Reason.KEY_REQUESTS: Answer(
+        429, "requests", "The key's requests a minute are used up.", 1, _LIMITED
+    ),
+    Reason.KEY_TOKENS: Answer(429, "tokens", "The key's tokens a minute are used up.", 1, _LIMITED),
+    Reason.KEY_REQUEST_TOO_LARGE: Answer(
+        429, "tokens", "The request has more tokens than the key's minute.", code=_LIMITED
+    ),
     Reason.MODEL_NOT_FOUND: Answer(
         404, _INVALID, "No such model. GET /v1/models lists what is served."
     ),

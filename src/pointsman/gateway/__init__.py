@@ -8,6 +8,8 @@ Reading order, along a request's way:
     routes       the closed table of routes; answers that need no engine
     handler      one request: placer, attempts, settlement (drives `core.exchange`)
     routing      head and body become what the scheduler is asked
+    visit        what a request holds of its key, until its end
+    keys         whose a request is, and what that key may do
     attempts     one try on one node
     upstream     connections to engines
     answer       what the client gets, in the form that is still possible
@@ -27,7 +29,15 @@ scheduler: placement is behind `ports.Placer`.
 """
 
 from pointsman.gateway.observer import ExchangeRecord, GatewayObserver
-from pointsman.gateway.options import GatewayOptions
+from pointsman.gateway.options import ApiKey, GatewayOptions, key_digest
 from pointsman.gateway.server import Gateway, GatewayState
 
-__all__ = ["ExchangeRecord", "Gateway", "GatewayObserver", "GatewayOptions", "GatewayState"]
+__all__ = [
+    "ApiKey",
+    "ExchangeRecord",
+    "Gateway",
+    "GatewayObserver",
+    "GatewayOptions",
+    "GatewayState",
+    "key_digest",
+]

@@ -11,6 +11,7 @@ from pointsman.core.errors import FAILURE_REASONS, FailureKind, Reason
 from pointsman.core.events import Placed
 from pointsman.core.ids import RequestId
 from pointsman.gateway.heads import STREAM_LINES, Header, RequestHead, reply_pieces, status_line
+from pointsman.gateway.keys import Key
 from pointsman.gateway.relay import Framing, Relay, framing_line, is_event_stream, reset
 from pointsman.gateway.replies import (
     Reply,
@@ -46,6 +47,7 @@ class Answer:
         transport: asyncio.Transport,
         head: RequestHead,
         request_id: RequestId,
+        key: Key | None,
     ) -> None:
         self.relay: Relay | None = None
         self.status: int | None = None
@@ -54,6 +56,7 @@ class Answer:
         self._transport = transport
         self._head = head
         self._request_id = request_id
+        self._key = key
 
     # --- the engine's answer ------------------------------------------------------------
 
@@ -68,9 +71,7 @@ class Answer:
         framing, length = self._framing(upstream, len(body))
         relay = self.relay = Relay(self._transport, framing)
         self._look_along(relay, upstream, is_stream=is_stream)
-        lines = reply_pieces(
-            upstream.headers, is_stream=is_stream, has_cors=self._shared.cors.enabled
-        )
+        lines = self._engines_lines(upstream.headers, is_stream=is_stream)
         if is_stream:
             lines.append(STREAM_LINES)
         if upstream.status not in _BODILESS:
@@ -84,7 +85,7 @@ class Answer:
             self._fail_stream(stream_error_of(answer.body if answer.status >= 400 else b""))
             return
         self.status = answer.status
-        lines = reply_pieces(answer.headers, is_stream=False, has_cors=self._shared.cors.enabled)
+        lines = self._engines_lines(answer.headers, is_stream=False)
         if answer.status in (429, 503) and not _has(answer.headers, b"retry-after"):
             lines.append(b"retry-after: %d\r\n" % max(1, round(retry_after_s or 1.0)))
         reason = FAILURE_REASONS[answer.kind]
@@ -108,7 +109,7 @@ class Answer:
                 reply,
                 self._head,
                 request_id=self._request_id,
-                extra=self._shared.cors.lines(self._head.origin),
+                extra=self._shared.cors.lines(self._head.origin) + self._limit_lines(),
                 close=self.closes,
             )
         )
@@ -130,6 +131,13 @@ class Answer:
             self.relay.comment()
 
     # --- helpers ------------------------------------------------------------------------
+
+    def _engines_lines(self, headers: list[Header], *, is_stream: bool) -> list[bytes]:
+        has_cors, has_limits = self._shared.cors.enabled, bool(self._limit_lines())
+        return reply_pieces(headers, is_stream=is_stream, has_cors=has_cors, has_limits=has_limits)
+
+    def _limit_lines(self) -> bytes:
+        return b"" if self._key is None else self._key.lines(self._shared.now_s())
 
     def _framing(self, upstream: UpstreamConnection, body_bytes: int) -> tuple[Framing, int]:
         if upstream.length is not None:
@@ -180,6 +188,8 @@ class Answer:
                 b"x-pointsman-policy: %b\r\n" % _field(placed.decision.policy),
             )
         self.closes = self.closes or self._shared.draining
+        if self._key is not None:
+            lines.append(self._limit_lines())
         if self._head.origin is not None:
             lines.append(self._shared.cors.lines(self._head.origin))
         return b"%b%b%b\r\n" % (

@@ -22,6 +22,8 @@ def engine_head(
         lines.append(b"content-type: %b\r\n" % head.content_type)
     if authorizes and head.authorization is not None:
         lines.append(b"authorization: %b\r\n" % head.authorization)
+    if authorizes and head.api_key:
+        lines.append(b"x-api-key: %b\r\n" % head.api_key)
     lines.append(b"\r\n")
     return b"".join(lines)
 

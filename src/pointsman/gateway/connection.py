@@ -6,19 +6,18 @@ noticed while the client has sent so much ahead that nothing more is read from i
 """
 
 import asyncio
-import hmac
 import logging
 from typing import assert_never, cast
 
 from pointsman.core.errors import Reason
 from pointsman.gateway.handler import Handler
 from pointsman.gateway.heads import RequestHead
+from pointsman.gateway.keys import Key
 from pointsman.gateway.reader import RequestReader
 from pointsman.gateway.replies import Reply, error_reply, render
 from pointsman.gateway.routes import (
     LocalRoute,
     NoRoute,
-    Route,
     allowed_methods,
     health_reply,
     model_reply,
@@ -163,29 +162,32 @@ class ClientConnection(asyncio.Protocol):
     def _serve(self, head: RequestHead, body: bytes) -> None:
         self._message_deadline_s = _NEVER_S
         self._reader.wants_continue = False
-        route = route_of(head.method, head.path)
-        if not self._may_enter(head, route):
-            self._reply(head, error_reply(Reason.UNAUTHORIZED), Reason.UNAUTHORIZED)
+        route, keys = route_of(head.method, head.path), self._shared.keys
+        key = keys.find(head) if keys else None
+        if key is None and keys and route not in _OPEN_ROUTES:
+            self._reader.hold(-len(body))
+            self._reply(head, error_reply(Reason.UNAUTHORIZED), refused=Reason.UNAUTHORIZED)
         elif isinstance(route, Endpoint):
-            handler = self._handler = Handler(self._shared, self, head, route)
+            handler = self._handler = Handler(self._shared, self, head, route, key)
             try:
                 handler.start(body)
             except Exception:  # the driver's outermost loop: one request must not take others along
                 log.exception("a request could not be taken up")
                 handler.crashed()
         else:
-            self._serve_here(head, route, body)
+            self._reader.hold(-len(body))
+            self._serve_here(head, route, key)
 
-    def _serve_here(self, head: RequestHead, route: LocalRoute | NoRoute, body: bytes) -> None:
-        self._reader.hold(-len(body))
+    def _serve_here(self, head: RequestHead, route: LocalRoute | NoRoute, key: Key | None) -> None:
         placer = self._shared.placer
         match route:
             case NoRoute():
-                self._reply(head, error_reply(route.reason, allow=route.allow), route.reason)
+                reply = error_reply(route.reason, allow=route.allow)
+                self._reply(head, reply, key, refused=route.reason)
             case LocalRoute.MODELS:
-                self._reply(head, models_reply(placer))
+                self._reply(head, models_reply(placer, key), key)
             case LocalRoute.MODEL:
-                self._reply(head, model_reply(placer, head.path))
+                self._reply(head, model_reply(placer, key, head.path), key)
             case LocalRoute.HEALTH:
                 self._reply(head, health_reply())
             case LocalRoute.READY:
@@ -196,18 +198,17 @@ class ClientConnection(asyncio.Protocol):
             case _:
                 assert_never(route)
 
-    def _may_enter(self, head: RequestHead, route: Route) -> bool:
-        keys = self._shared.options.api_keys
-        if not keys or route in _OPEN_ROUTES:
-            return True
-        scheme, _, given = (head.authorization or b"").partition(b" ")
-        # Every key is compared, in constant time each: the answer's timing tells nothing.
-        matches = [hmac.compare_digest(given.strip(), key.encode()) for key in keys]
-        return scheme.lower() == b"bearer" and any(matches)
-
-    def _reply(self, head: RequestHead, reply: Reply, refused: Reason | None = None) -> None:
+    def _reply(
+        self,
+        head: RequestHead,
+        reply: Reply,
+        key: Key | None = None,
+        *,
+        refused: Reason | None = None,
+    ) -> None:
         close = self._shared.draining or not head.keep_alive
-        self._write(reply, head, close=close)
+        limits = b"" if key is None else key.lines(self._shared.now_s())
+        self._write(reply, head, limits, close=close)
         if refused is not None:
             self._tell_refused(refused)
         self.answered(close=close)
@@ -223,14 +224,16 @@ class ClientConnection(asyncio.Protocol):
         self._deadline_s = self._shared.now_s() + self._shared.options.linger_s
         self.transport.write_eof()
 
-    def _write(self, reply: Reply, head: RequestHead | None, *, close: bool) -> None:
+    def _write(
+        self, reply: Reply, head: RequestHead | None, limits: bytes = b"", *, close: bool
+    ) -> None:
         shared = self._shared
         self.transport.write(
             render(
                 reply,
                 head,
                 request_id=shared.request_id("" if head is None else head.request_id),
-                extra=b"" if head is None else shared.cors.lines(head.origin),
+                extra=limits if head is None else limits + shared.cors.lines(head.origin),
                 close=close,
             )
         )

@@ -16,12 +16,14 @@ from pointsman.core.request import Outcome, Request
 from pointsman.gateway.answer import Answer, EngineAnswer
 from pointsman.gateway.attempts import engine_head, error_cause, failure_kind, is_retriable
 from pointsman.gateway.heads import RequestHead
-from pointsman.gateway.record import exchange_record
+from pointsman.gateway.keys import Key
+from pointsman.gateway.record import ended, exchange_record
 from pointsman.gateway.relay import Relay, is_event_stream
 from pointsman.gateway.replies import error_reply
 from pointsman.gateway.routing import BodyRefused, core_request, decoded_body, routing_fields
 from pointsman.gateway.shared import Client, Shared
 from pointsman.gateway.upstream import Dial, NodePool, UpstreamConnection
+from pointsman.gateway.visit import KeyRefused, Visit
 from pointsman.wire.openai import BadRequest, Endpoint
 
 log = logging.getLogger(__name__)
@@ -47,7 +49,12 @@ class Handler:
     _relay: Relay | None = None
 
     def __init__(
-        self, shared: Shared, client: Client, head: RequestHead, endpoint: Endpoint
+        self,
+        shared: Shared,
+        client: Client,
+        head: RequestHead,
+        endpoint: Endpoint,
+        key: Key | None = None,
     ) -> None:
         now_s = shared.now_s()
         request_id = shared.request_id(head.request_id)
@@ -57,7 +64,8 @@ class Handler:
         self._endpoint = endpoint
         self._exchange = Exchange(request_id, shared.options.timeouts, now_s)
         self._model = ModelName("")
-        self._answer = Answer(shared, client.transport, head, request_id)
+        self._answer = Answer(shared, client.transport, head, request_id, key)
+        self._visit = None if key is None else Visit(key, shared)
         self._quiet_since_s = now_s
         self._comment_every_s = shared.options.sse_comment_s or float("inf")
         shared.live[request_id] = self
@@ -70,8 +78,8 @@ class Handler:
             return
         try:
             request = self._read(body)
-        except BodyRefused as refused:
-            self._refuse(refused.reason, refused.detail)
+        except (BodyRefused, KeyRefused) as refused:
+            self._refuse(refused.reason, refused.detail, retry_after_s=refused.wait_s)
         except BadRequest as bad:
             self._refuse(Reason.BAD_REQUEST, bad.message, param=bad.param, code=bad.code)
         else:
@@ -79,7 +87,7 @@ class Handler:
             self._shared.placer.arrive(request, self.on_verdict)
 
     def _read(self, body: bytes) -> Request:
-        """What the scheduler is asked. Raises BodyRefused, BadRequest."""
+        """What the scheduler is asked. Raises BodyRefused, BadRequest, KeyRefused."""
         encoding = self._head.content_encoding
         if encoding:
             body = decoded_body(encoding, body, self._shared.options.body_bytes_max)
@@ -88,7 +96,8 @@ class Handler:
         fields = routing_fields(self._endpoint, self._head, body)
         self._wants_stream = fields.stream
         self._model = ModelName(fields.model or "")
-        return core_request(self._exchange.request_id, fields, self._head)
+        request = core_request(self._exchange.request_id, fields, self._head)
+        return request if self._visit is None else self._visit.enter(request, fields, self._head)
 
     # --- the placer's word --------------------------------------------------------------
 
@@ -348,19 +357,8 @@ class Handler:
         self._client.answered(close=True)
 
     def _end(self, cause: EndCause, reason: Reason | None = None) -> None:
-        relay = self._relay
-        usage = None if relay is None else relay.usage()
-        scanner = None if relay is None else relay.scanner
-        outcome = self._exchange.ended(
-            cause,
-            self._shared.now_s(),
-            status=self._answer.status,
-            streamed=scanner is not None,
-            prompt_tokens=None if usage is None else usage.prompt_tokens,
-            output_tokens=None if usage is None else usage.completion_tokens,
-            cached_tokens=None if usage is None else usage.cached_tokens,
-            streamed_tokens=0 if scanner is None else scanner.events,
-        )
+        relay, status = self._relay, self._answer.status
+        outcome = ended(self._exchange, cause, self._shared.now_s(), status=status, relay=relay)
         self._settle(outcome)
         if self._shared.observer is not None:
             record = exchange_record(
@@ -379,6 +377,8 @@ class Handler:
         """Give back what the request holds, each thing once."""
         self._forget_body()
         self._shared.ended(self._exchange.request_id)
+        if self._visit is not None:
+            self._visit.leave(outcome)
         self._pay(outcome)
 
     def _pay(self, outcome: Outcome) -> None:

@@ -49,6 +49,7 @@ _REQUEST_FIELDS = frozenset(
         b"expect",
         b"x-request-id",
         b"authorization",
+        b"x-api-key",
         b"content-type",
         b"content-encoding",
         b"origin",
@@ -72,6 +73,7 @@ class RequestHead:
     content_encoding = b""
     expects_continue = False
     authorization: bytes | None = None
+    api_key = b""
     origin: bytes | None = None
     preflight_headers = b""
     request_id = ""
@@ -117,6 +119,8 @@ class RequestHead:
                 self.content_length = int(value)
             case b"authorization":
                 self.authorization = value
+            case b"x-api-key":
+                self.api_key = value
             case b"x-request-id":
                 self.request_id = _usable_id(value)
             case b"origin":
@@ -188,6 +192,7 @@ _REPLY_DROPPED = frozenset(
         b"x-request-id",
     }
 )
+_LIMITS_PREFIX = b"x-ratelimit-"
 _STREAM_FIELDS = frozenset({b"cache-control", b"x-accel-buffering"})
 _CORS_PREFIX = b"access-control-"
 
@@ -204,12 +209,15 @@ def status_line(status: int) -> bytes:
     return _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
 
 
-def reply_pieces(headers: Iterable[Header], *, is_stream: bool, has_cors: bool) -> list[bytes]:
+def reply_pieces(
+    headers: Iterable[Header], *, is_stream: bool, has_cors: bool, has_limits: bool
+) -> list[bytes]:
     """An engine's fields that go on to the client, in pieces to be joined.
 
     Left out: framing and hop-by-hop fields, the request id (ours is the one), what an event
-    stream gets from STREAM_LINES, what only we may say of ourselves, and CORS where the
-    gateway answers for it: a browser rejects an origin that is allowed twice.
+    stream gets from STREAM_LINES, what only we may say of ourselves, the engine's limits where
+    the client's key has its own, and CORS where the gateway answers for it: a browser rejects
+    an origin that is allowed twice.
     """
     pieces: list[bytes] = []
     for name, value in headers:
@@ -217,6 +225,8 @@ def reply_pieces(headers: Iterable[Header], *, is_stream: bool, has_cors: bool) 
         if lower in _REPLY_DROPPED or (is_stream and lower in _STREAM_FIELDS):
             continue
         if lower.startswith(_HINT_PREFIX) or (has_cors and lower.startswith(_CORS_PREFIX)):
+            continue
+        if has_limits and lower.startswith(_LIMITS_PREFIX):
             continue
         pieces += (name, b": ", value, b"\r\n")
     return pieces

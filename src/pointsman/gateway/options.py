@@ -1,14 +1,32 @@
 """What can be set about the data plane. Every field has its unit, default and trade-off."""
 
+import hashlib
+
 import msgspec
 
+from pointsman.core.admission.key_rules import KeyRules
 from pointsman.core.limits import Timeouts
 
 MIB = 1024 * 1024
 
 
+class ApiKey(msgspec.Struct, frozen=True):
+    """A key by its SHA-256 digest, and what it may do."""
+
+    digest: bytes
+    rules: KeyRules = KeyRules()
+
+    def __repr__(self) -> str:
+        return f"<ApiKey {self.rules.name}>"
+
+
+def key_digest(key: bytes) -> bytes:
+    """What is kept of a key."""
+    return hashlib.sha256(key).digest()
+
+
 class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Frozen for the life of a `Gateway`. Raises ValueError for values that contradict.
+    """Replaced as a whole, never changed. Raises ValueError for values that contradict.
 
     Client side
     connections_max     client connections at once, more get 429; lowered to what the file
@@ -43,9 +61,9 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
     Answers
     cors_origins        browser origins that may call; "*" is any, empty switches it off. No
                         cookies are involved: a page still needs a key where keys exist
-    api_keys            bearer keys that open /v1; empty lets everyone in
-    forward_authorization  hand the client's authorization header to the engine; None does so
-                        while there are no api_keys of our own
+    keys                what opens /v1, as a bearer token or in x-api-key; empty lets everyone in
+    forward_authorization  hand the client's authorization (and x-api-key) header to the engine;
+                        None does so while there are no keys of our own
     reply_headers       tell clients node and policy; helps debugging, shows engine names
     sse_comment_s       seconds of silence after which a stream gets a `: keep-alive` comment,
                         for balancers that cut idle connections; None is off. The first one
@@ -75,7 +93,7 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeouts: Timeouts = Timeouts()
 
     cors_origins: tuple[str, ...] = ("*",)
-    api_keys: tuple[str, ...] = ()
+    keys: tuple[ApiKey, ...] = ()
     forward_authorization: bool | None = None
     reply_headers: bool = False
     sse_comment_s: float | None = None
@@ -96,5 +114,5 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
     def forwards_authorization(self) -> bool:
         """Whether the engine gets the client's authorization header."""
         if self.forward_authorization is None:
-            return not self.api_keys
+            return not self.keys
         return self.forward_authorization

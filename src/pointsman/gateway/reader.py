@@ -27,7 +27,6 @@ class RequestReader:
         self.head: RequestHead | None = None
         self.wants_continue = False
         self._shared = shared
-        self._options = shared.options
         self._held_bytes = 0
         self._framing_bytes = 0  # since the last byte of a body
         self._parser = httptools.HttpRequestParser(self)
@@ -44,7 +43,7 @@ class RequestReader:
         except httptools.HttpParserError:
             self._refuse(Reason.BAD_REQUEST, "This is not well-formed HTTP.")
         if self.head is None:
-            if self._raw_bytes > self._options.head_bytes_max:
+            if self._raw_bytes > self._shared.options.head_bytes_max:
                 self._refuse(Reason.HEAD_TOO_LARGE)
         elif self.head is head:
             self._count_framing(0 if self._body_bytes > body_bytes else len(data))
@@ -97,9 +96,9 @@ class RequestReader:
         if self.refusal is not None:
             return
         self._body_bytes += len(data)
-        if self._body_bytes > self._options.body_bytes_max:
+        if self._body_bytes > self._shared.options.body_bytes_max:
             self._refuse_size()
-        elif self._shared.bodies_bytes + len(data) > self._options.bodies_bytes_max:
+        elif self._shared.bodies_bytes + len(data) > self._shared.options.bodies_bytes_max:
             self._refuse(Reason.QUEUE_FULL, "The gateway holds too many request bodies.")
         else:
             self.hold(len(data))
@@ -109,7 +108,7 @@ class RequestReader:
         if self.refusal is not None or self._parser.should_upgrade():
             return
         assert self.head is not None
-        if len(self.ready) > self._options.pipelined_max:
+        if len(self.ready) > self._shared.options.pipelined_max:
             self._refuse(Reason.BAD_REQUEST, "Too many requests are sent ahead.")
             return
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
@@ -147,7 +146,7 @@ class RequestReader:
         """Bound what comes without a byte of the body: the parser keeps a trailer whole, and
         a chunk's extension may go on for ever."""
         self._framing_bytes = self._framing_bytes + read_bytes if read_bytes else 0
-        if self._framing_bytes > self._options.head_bytes_max:
+        if self._framing_bytes > self._shared.options.head_bytes_max:
             self._refuse(Reason.HEAD_TOO_LARGE, "The trailer or a chunk's extension is too large.")
 
     def _begin_message(self) -> None:
@@ -160,7 +159,7 @@ class RequestReader:
         self._framing_bytes = 0
 
     def _is_head_too_large(self) -> bool:
-        headers, options = self._headers, self._options
+        headers, options = self._headers, self._shared.options
         if len(headers) > options.headers_max:
             return True
         if self._raw_bytes <= options.head_bytes_max:
@@ -174,13 +173,13 @@ class RequestReader:
         except BadHead as bad:
             self._refuse(bad.reason, bad.detail)
             return
-        if head.content_length > self._options.body_bytes_max:
+        if head.content_length > self._shared.options.body_bytes_max:
             self._refuse_size()
         elif head.expects_continue and not head.is_http_10:
             self.wants_continue = True
 
     def _refuse_size(self) -> None:
-        limit = self._options.body_bytes_max
+        limit = self._shared.options.body_bytes_max
         self._refuse(Reason.BODY_TOO_LARGE, f"The request body is larger than {limit} bytes.")
 
     def _refuse(self, reason: Reason, detail: str = "") -> None:

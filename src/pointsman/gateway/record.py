@@ -1,12 +1,31 @@
-"""The record of an exchange that has ended, from all that took part in it."""
+"""What came of an exchange that has ended, from all that took part in it."""
 
-from pointsman.core.errors import Reason
+from pointsman.core.errors import EndCause, Reason
 from pointsman.core.events import Placed
 from pointsman.core.exchange import Exchange
 from pointsman.core.ids import ModelName
 from pointsman.core.request import Outcome
 from pointsman.gateway.observer import ExchangeRecord
+from pointsman.gateway.relay import Relay
 from pointsman.wire.openai import Endpoint
+
+
+def ended(
+    exchange: Exchange, cause: EndCause, now_s: float, *, status: int | None, relay: Relay | None
+) -> Outcome:
+    """End the exchange, with what its relay has seen pass by."""
+    usage = None if relay is None else relay.usage()
+    scanner = None if relay is None else relay.scanner
+    return exchange.ended(
+        cause,
+        now_s,
+        status=status,
+        streamed=scanner is not None,
+        prompt_tokens=None if usage is None else usage.prompt_tokens,
+        output_tokens=None if usage is None else usage.completion_tokens,
+        cached_tokens=None if usage is None else usage.cached_tokens,
+        streamed_tokens=0 if scanner is None else scanner.events,
+    )
 
 
 def exchange_record(

@@ -9,7 +9,11 @@ from pointsman.gateway.heads import RequestHead, status_line
 from pointsman.wire.openai import error_body
 
 JSON = b"content-type: application/json\r\n"
-_EXPOSED = b"x-request-id, x-pointsman-node, x-pointsman-policy, x-pointsman-reason, retry-after"
+_EXPOSED = (
+    b"x-request-id, x-pointsman-node, x-pointsman-policy, x-pointsman-reason, retry-after, "
+    b"x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
+    b"x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
+)
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
@@ -38,9 +42,13 @@ def error_reply(
     if answer.retry_after_s is not None:
         wait_s = max(answer.retry_after_s, -int(-(retry_after_s or 0.0) // 1))
         lines.append(b"retry-after: %d\r\n" % wait_s)
+    elif answer.status == 429:
+        lines.append(b"x-should-retry: false\r\n")  # the SDKs would, on their own
+    if answer.status == 401:
+        lines.append(b"www-authenticate: Bearer\r\n")
     if allow:
         lines.append(b"allow: %b\r\n" % allow)
-    body = error_body(detail or answer.message, answer.type, code or reason.value, param)
+    body = error_body(detail or answer.message, answer.type, code or _code(reason), param)
     return Reply(answer.status, body, b"".join(lines))
 
 
@@ -50,7 +58,11 @@ def stream_error(reason: Reason, detail: str = "") -> bytes:
     OpenAI's clients raise on the first and stop at the second.
     """
     answer = ANSWERS[reason]
-    return stream_error_of(error_body(detail or answer.message, answer.type, reason.value, None))
+    return stream_error_of(error_body(detail or answer.message, answer.type, _code(reason), None))
+
+
+def _code(reason: Reason) -> str:
+    return ANSWERS[reason].code or reason.value
 
 
 def stream_error_of(body: bytes) -> bytes:

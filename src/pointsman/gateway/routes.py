@@ -8,6 +8,7 @@ import msgspec
 
 from pointsman.core.errors import Reason
 from pointsman.core.events import ModelCard
+from pointsman.gateway.keys import Key
 from pointsman.gateway.replies import Reply, error_reply
 from pointsman.ports import Placer
 from pointsman.wire.openai import Endpoint, endpoint_of
@@ -79,21 +80,25 @@ def ready_reply(placer: Placer, *, draining: bool) -> Reply:
     return Reply(200, b'{"status":"ready"}') if placer.ready() else error_reply(Reason.NO_NODE)
 
 
-def models_reply(placer: Placer) -> Reply:
-    """The registry as OpenAI lists models."""
-    return Reply(200, _list_body(tuple(placer.models())))
+def models_reply(placer: Placer, key: Key | None) -> Reply:
+    """The registry as OpenAI lists models: what the key may use of it."""
+    return Reply(200, _list_body(_visible(placer, key)))
 
 
-def model_reply(placer: Placer, path: str) -> Reply:
+def model_reply(placer: Placer, key: Key | None, path: str) -> Reply:
     """One model. Names may hold slashes, percent-encoded or not."""
     name = unquote(path[len(_MODEL_PREFIX) :])
-    for card in placer.models():
+    for card in _visible(placer, key):
         if card.name == name:
             return Reply(200, msgspec.json.encode(_entry(card)))
     return error_reply(Reason.MODEL_NOT_FOUND, param="model")
 
 
-@lru_cache(maxsize=4)
+def _visible(placer: Placer, key: Key | None) -> tuple[ModelCard, ...]:
+    return tuple(card for card in placer.models() if key is None or key.allows(card.name))
+
+
+@lru_cache(maxsize=16)
 def _list_body(cards: tuple[ModelCard, ...]) -> bytes:
     return msgspec.json.encode({"object": "list", "data": [_entry(card) for card in cards]})
 

@@ -33,6 +33,8 @@ _SLO_TTFT_MS_MAX = 3_600_000.0
 class BodyRefused(Exception):  # noqa: N818 - named by whose fault it is
     """The body's encoding is unknown, broken, or it is too large when decoded."""
 
+    wait_s = None
+
     def __init__(self, reason: Reason, detail: str = "") -> None:
         super().__init__(detail)
         self.reason = reason
@@ -116,6 +118,11 @@ def core_request(request_id: RequestId, fields: RoutingFields, head: RequestHead
         labels=_labels(hint("labels") or ""),
         slo_ttft_s=None if slo_ttft is None else _slo_ttft_s(slo_ttft),
     )
+
+
+def named_priority(value: str | int) -> int:
+    """A priority by its name, or as it is."""
+    return value if isinstance(value, int) else _PRIORITIES[value]
 
 
 def _output_tokens(fields: RoutingFields) -> int | None:

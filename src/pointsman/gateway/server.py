@@ -8,6 +8,7 @@ import msgspec
 
 from pointsman.core.ids import NodeId
 from pointsman.gateway.connection import ClientConnection
+from pointsman.gateway.keys import KeyState
 from pointsman.gateway.observer import GatewayObserver
 from pointsman.gateway.options import GatewayOptions
 from pointsman.gateway.shared import Shared
@@ -41,8 +42,7 @@ class Gateway:
         options: GatewayOptions | None = None,
         observer: GatewayObserver | None = None,
     ) -> None:
-        self._options = options or GatewayOptions()
-        self._shared = Shared(self._options, placer, observer)
+        self._shared = Shared(options or GatewayOptions(), placer, observer)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._descriptors_max: int | None = None
@@ -61,6 +61,12 @@ class Gateway:
             reuse_port=self._options.reuse_port or None,
         )
         self._sweeper = loop.call_later(self._options.sweep_s, self._sweep)
+
+    def apply(self, options: GatewayOptions) -> None:
+        """Go by other options from here on. `backlog` and `reuse_port` stay as they were at
+        the start; requests under way keep their deadlines."""
+        self._shared.apply(options)
+        self._shared.clients_max = self._carried_connections()
 
     @property
     def port(self) -> int:
@@ -82,6 +88,10 @@ class Gateway:
             descriptors_max=self._descriptors_max,
             draining=shared.draining,
         )
+
+    def key_states(self) -> tuple[KeyState, ...]:
+        """The named keys with what they have used of their limits."""
+        return self._shared.keys.states(self._shared.now_s())
 
     def forget_node(self, node_id: NodeId) -> None:
         """An incarnation has ended: close its idle connections."""
@@ -119,6 +129,10 @@ class Gateway:
             await asyncio.sleep(0)
         if self._server is not None:
             await self._server.wait_closed()
+
+    @property
+    def _options(self) -> GatewayOptions:
+        return self._shared.options
 
     async def _emptied(self) -> None:
         shared = self._shared

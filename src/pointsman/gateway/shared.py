@@ -7,6 +7,7 @@ import time
 from typing import Protocol
 
 from pointsman.core.ids import RequestId
+from pointsman.gateway.keys import KeyRing
 from pointsman.gateway.observer import GatewayObserver
 from pointsman.gateway.options import GatewayOptions
 from pointsman.gateway.replies import Cors
@@ -61,11 +62,10 @@ class Shared:
     def __init__(
         self, options: GatewayOptions, placer: Placer, observer: GatewayObserver | None
     ) -> None:
-        self.options = options
         self.placer = placer
         self.observer = observer
         self.now_s = time.monotonic
-        self.cors = Cors(options.cors_origins)
+        self.keys = KeyRing()
         self.pools = Pools(idle_s=options.idle_s, idle_max=options.idle_max)
         self.live: dict[RequestId, Running] = {}
         self.clients: dict[Client, None] = {}
@@ -75,6 +75,14 @@ class Shared:
         self.emptied = asyncio.Event()
         self._id_prefix = secrets.token_hex(8)
         self._id_numbers = itertools.count()
+        self.apply(options)
+
+    def apply(self, options: GatewayOptions) -> None:
+        """Go by these options from here on. What has begun keeps its deadlines."""
+        self.options = options
+        self.cors = Cors(options.cors_origins)
+        self.keys.hold(options.keys, self.now_s())
+        self.pools.idle_s, self.pools.idle_max = options.idle_s, options.idle_max
 
     def request_id(self, wanted: str) -> RequestId:
         """The client's id unless it is empty or in use; else a fresh one.

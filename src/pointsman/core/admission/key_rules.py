@@ -29,7 +29,7 @@ class KeyRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exceeded(msgspec.Struct, frozen=True):
-    """Why a request may not come in now. `wait_s` is None where waiting never helps."""
+    """Why a request may not come in now, and when it may; None where waiting never helps."""
 
     reason: Reason
     wait_s: float | None

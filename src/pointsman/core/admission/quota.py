@@ -85,7 +85,7 @@ class Quota:
                 f"The request has about {tokens} tokens, the key's limit is "
                 f"{bucket.per_minute} a minute. Send a shorter prompt."
             )
-            return Exceeded(Reason.KEY_TOKENS, None, detail)
+            return Exceeded(Reason.KEY_REQUEST_TOO_LARGE, None, detail)
         wait_s = bucket.wait_s(tokens, now_s)
         detail = f"The key's limit of {bucket.per_minute} tokens a minute is reached."
         return Exceeded(Reason.KEY_TOKENS, wait_s, _again(detail, wait_s))

@@ -1,0 +1,95 @@
+"""What one request holds of its key, from its admission to its end."""
+
+from math import ceil
+
+import msgspec
+
+from pointsman.core.blocks import Prompt
+from pointsman.core.errors import EndCause, Reason
+from pointsman.core.ids import ModelName
+from pointsman.core.request import Outcome, Request
+from pointsman.gateway.heads import RequestHead
+from pointsman.gateway.keys import Key
+from pointsman.gateway.shared import Shared
+from pointsman.ports import Placer
+from pointsman.wire.openai import RoutingFields
+
+BYTES_PER_TOKEN = 4
+"""For the estimate of a prompt that is text: English has 4 to 5, other languages fewer. The
+engine's own count corrects it."""
+
+_NOT_RUN = frozenset({EndCause.REFUSED, EndCause.ENGINE_REFUSED})
+
+
+class KeyRefused(Exception):  # noqa: N818 - named by whose fault it is
+    """The key does not let the request in; `wait_s` as in `Exceeded`."""
+
+    def __init__(self, reason: Reason, detail: str = "", wait_s: float | None = None) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+        self.wait_s = wait_s
+
+
+class Visit:
+    """Enters once at most, and leaves as often as it is told to: once."""
+
+    def __init__(self, key: Key, shared: Shared) -> None:
+        self._key = key
+        self._shared = shared
+        self._reserved: int | None = None
+
+    def enter(self, request: Request, fields: RoutingFields, head: RequestHead) -> Request:
+        """The request as its key lets it in. Raises KeyRefused."""
+        rules = self._key.rules
+        if rules.models and not self._key.allows(_model(request, self._shared.placer)):
+            raise KeyRefused(Reason.MODEL_NOT_ALLOWED)
+        # The body goes to the engine as it is, and vLLM would go by this field: lower is sooner.
+        if fields.priority is not None and -fields.priority > rules.priority_max:
+            detail = f"The key's requests may have a 'priority' of {-rules.priority_max} or more."
+            raise KeyRefused(Reason.PRIORITY_NOT_ALLOWED, detail)
+        tokens = _estimate(request.prompt)
+        exceeded = self._key.quota.enter(tokens, self._shared.now_s())
+        if exceeded is not None:
+            raise KeyRefused(exceeded.reason, exceeded.detail, exceeded.wait_s)
+        self._reserved = tokens
+        return self._under_its_rules(request, head)
+
+    def leave(self, outcome: Outcome) -> None:
+        """The request is over, whichever way. A second call changes nothing."""
+        reserved, self._reserved = self._reserved, None
+        if reserved is not None:
+            self._key.quota.leave(reserved, _used(outcome, reserved), self._shared.now_s())
+
+    def _under_its_rules(self, request: Request, head: RequestHead) -> Request:
+        rules = self._key.rules
+        names_one = rules.names_tenants and bool(head.hints and head.hints.get(b"tenant"))
+        tenant = request.tenant if names_one or not rules.name else rules.name
+        priority = min(request.priority, rules.priority_max)
+        if tenant == request.tenant and priority == request.priority:
+            return request
+        return msgspec.structs.replace(request, tenant=tenant, priority=priority)
+
+
+def _model(request: Request, placer: Placer) -> ModelName:
+    """What the request asks for; without a name it is the only model there is."""
+    cards = () if request.model else placer.models()
+    return cards[0].name if len(cards) == 1 else request.model
+
+
+def _estimate(prompt: Prompt) -> int:
+    if prompt.token_count is not None:
+        return prompt.token_count
+    return ceil(len(prompt.text) / BYTES_PER_TOKEN)
+
+
+def _used(outcome: Outcome, reserved: int) -> int:
+    """Tokens that the request cost. Where no usage is told, what was seen of it: a client
+    that leaves before the end has not had its answer for nothing."""
+    if outcome.end is EndCause.CLIENT_GONE and outcome.ttft_s is None:
+        return reserved
+    if outcome.end in _NOT_RUN or outcome.ttft_s is None:
+        return 0
+    prompt = reserved if outcome.prompt_tokens is None else outcome.prompt_tokens
+    output = outcome.streamed_tokens if outcome.output_tokens is None else outcome.output_tokens
+    return prompt + output
