@@ -32,6 +32,7 @@ def test_help_lists_every_command_and_each_has_its_own() -> None:
         "bench",
         "compare",
         "check",
+        "keys",
         "init",
     ):
         assert f"\n  {command} " in out
@@ -146,7 +147,7 @@ def test_up_leaves_with_a_sentence_where_it_cannot_start() -> None:
     assert code == 2
     assert "Traceback" not in err
     assert "access log /nowhere/access.log: No such file or directory; give" in err
-    code, err = leave("up", "--host", "no.such.host.invalid")
+    code, err = leave("up", "--open", "--host", "no.such.host.invalid")
     assert code == 2
     assert "no such host; choose another --host" in err
 

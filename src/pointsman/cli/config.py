@@ -4,6 +4,7 @@ The descriptions are the reference: `pointsman init` writes them into its exampl
 the two cannot differ. `config_file` reads a file into these structs.
 """
 
+import re
 from typing import Annotated, Literal
 
 import msgspec
@@ -25,7 +26,8 @@ KEYS_MAX = 10_000
 
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+NAME_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
+Name = Annotated[str, Meta(pattern=NAME_PATTERN.pattern)]
 
 
 class Listen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,6 +1,7 @@
 """A configuration file, read and checked as a whole; and the example that documents it."""
 
 import difflib
+import ipaddress
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +25,12 @@ def load(
     policies: Sequence[str],
     *,
     needs_engines: bool = True,
+    stands_alone: bool = True,
 ) -> Config:
-    """The file's configuration. Raises Rejected with every problem found, in its order."""
+    """The file's configuration. Raises Rejected with every problem found, in its order.
+
+    What does not stand alone may still be opened or closed to strangers by its caller.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -35,7 +40,11 @@ def load(
     except UnicodeDecodeError as error:
         raise Rejected([Problem(1, 1, f"is not UTF-8: {error.reason}")]) from None
     config, document = read(text, Config, environment)
-    if problems := list(_inconsistencies(config, document, policies, needs_engines)):
+    problems = list(_inconsistencies(config, document, policies, needs_engines))
+    if stands_alone and (problem := openness_problem(config)):
+        position = document.positions.get(("listen", "host"), Position(1, 1))
+        problems.append(Problem(*position, f"listen.host: {problem}"))
+    if problems:
         raise Rejected(problems)
     return config
 
@@ -81,6 +90,27 @@ def duplicates(engines: Sequence[Engine]) -> Iterator[tuple[tuple[str | int, ...
         if (first := seen_names.setdefault(name, index)) != index:
             text = f"engines[{index}].name: '{name}' is the name of engines[{first}] already"
             yield ("engines", index, "name"), text
+
+
+def openness_problem(config: Config) -> str:
+    """What is to be done before strangers may come in; empty if none can, or all may."""
+    listen = config.listen
+    if config.keys or listen.api_keys or listen.open or is_loopback(listen.host):
+        return ""
+    return (
+        f"without API keys everyone who reaches {listen.host} could use the engines; "
+        "give keys (`pointsman keys new NAME`), or listen.open: true"
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine's users can reach it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def key_problems(keys: Sequence[Key]) -> Iterator[tuple[tuple[str | int, ...], str]]:

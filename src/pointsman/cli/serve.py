@@ -1,6 +1,5 @@
 """`pointsman serve`: scheduler and gateway before given engines."""
 
-import ipaddress
 import os
 import sys
 from functools import partial
@@ -12,7 +11,8 @@ import uvloop
 
 from pointsman.cli import config_file
 from pointsman.cli.check import print_problems
-from pointsman.cli.config import Config, Engine, Listen
+from pointsman.cli.config import Config, Engine
+from pointsman.cli.config_file import is_loopback, openness_problem
 from pointsman.cli.process import CannotStart, Process, set_up_logging
 from pointsman.cli.yaml_reader import Rejected
 from pointsman.core.policies import catalog
@@ -53,6 +53,12 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or configuration, or a
 )
 @click.option("--host", metavar="ADDRESS", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option(
+    "--open",
+    is_flag=True,
+    default=None,
+    help="Let everyone in who reaches the port, without API keys.",
+)
+@click.option(
     "--port",
     type=PORT,
     metavar="PORT",
@@ -90,6 +96,7 @@ def serve(
     config = _with_options(_base(file, engines), options)
     added = tuple(Engine(url=url, models=(model,) if model else ()) for url in engines)
     config = msgspec.structs.replace(config, engines=(*config.engines, *added))
+    refuse_strangers(config)
     for _, problem in config_file.duplicates(config.engines):
         fail(problem)
     run(config)
@@ -114,6 +121,12 @@ def fail(message: str) -> None:
     sys.exit(2)
 
 
+def refuse_strangers(config: Config) -> None:
+    """Leave if others than this machine's users would get in without a key unasked."""
+    if problem := openness_problem(config):
+        fail(f"{problem}, or --open")
+
+
 def _base(file: Path | None, engines: tuple[str, ...]) -> Config:
     """The file's configuration, or the defaults."""
     if file is None:
@@ -121,7 +134,9 @@ def _base(file: Path | None, engines: tuple[str, ...]) -> Config:
             fail("no engines: give --engine URL or -c FILE; `pointsman up` brings its own")
         return Config()
     try:
-        return config_file.load(file, os.environ, catalog.names(), needs_engines=not engines)
+        return config_file.load(
+            file, os.environ, catalog.names(), needs_engines=not engines, stands_alone=False
+        )
     except Rejected as rejected:
         print_problems(file, rejected)
         sys.exit(2)
@@ -136,7 +151,7 @@ def _with_options(config: Config, options: dict[str, object]) -> Config:
     replace = msgspec.structs.replace
     return replace(
         config,
-        listen=replace(config.listen, **given(host="host", port="port")),
+        listen=replace(config.listen, **given(host="host", port="port", open="open")),
         admin=replace(config.admin, **given(port="admin_port")),
         log=replace(config.log, **given(access="access_log")),
         **given(policy="policy"),
@@ -149,18 +164,16 @@ async def _announce(config: Config, process: Process) -> None:
     say(
         f"admin  http://{printable_host(config.admin.host)}:{process.admin_port}/pointsman/v1/state"
     )
-    if is_open(listen):
-        say("anyone who reaches this port can use the engines: set listen.api_keys")
+    say(f"keys   {_admission(config)}")
 
 
-def is_open(listen: Listen) -> bool:
-    """Whether others than this machine's users get in without a key."""
-    if listen.api_keys or listen.host == "localhost":
-        return False
-    try:
-        return not ipaddress.ip_address(listen.host).is_loopback
-    except ValueError:
-        return True
+def _admission(config: Config) -> str:
+    count = len(config.keys) + len(config.listen.api_keys)
+    if count:
+        return f"{count}; who sends none of them gets 401"
+    if is_loopback(config.listen.host):
+        return "none: every user of this machine gets in; `pointsman keys new NAME` makes one"
+    return "none: anyone who reaches this port can use the engines, as 'open' says"
 
 
 def printable_host(host: str) -> str:

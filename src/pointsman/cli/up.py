@@ -14,6 +14,7 @@ from rich.console import Console
 
 from pointsman.cli.children import ChildOptions, EngineFailed, engines
 from pointsman.cli.config import Admin, Config, Engine, Limits, Listen, Log
+from pointsman.cli.config_file import is_loopback
 from pointsman.cli.explain import ADMIN_URL
 from pointsman.cli.process import CannotStart, Process, listen_problem, set_up_logging
 from pointsman.cli.serve import POLICY, POLICY_HELP, PORT, fail, printable_host, say
@@ -55,6 +56,12 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
     default="127.0.0.1",
     show_default=True,
     help="Address to listen on.",
+)
+@click.option(
+    "--open",
+    "is_open",
+    is_flag=True,
+    help="Let everyone in who reaches that address: the demonstration has no keys.",
 )
 @click.option(
     "--port",
@@ -114,6 +121,7 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
 def up(
     count: int,
     host: str,
+    is_open: bool,
     port: int,
     admin_port: int,
     policy: str,
@@ -132,12 +140,14 @@ def up(
     set_up_logging("warning")
     options = ChildOptions(model, profile, speed, kv_blocks, seed)
     config = Config(
-        listen=Listen(host=host, port=port, reply_headers=True, cors_origins=("*",)),
+        listen=Listen(host=host, port=port, open=is_open, reply_headers=True, cors_origins=("*",)),
         admin=Admin(port=admin_port),
         policy=policy,
         limits=Limits(connections_max=CONNECTIONS_MAX),
         log=Log(access=access_log),
     )
+    if not (is_open or is_loopback(host)):
+        fail(f"everyone who reaches {host} could use the engines; add --open if they may")
     if port == admin_port != 0:
         raise click.UsageError(f"--port and --admin-port are both {port}; give two.")
     _check_free("--port", host, port)

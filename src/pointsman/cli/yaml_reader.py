@@ -57,7 +57,16 @@ def read(text: str, into: type[T], environment: Mapping[str, str]) -> tuple[T, D
     try:
         return msgspec.convert(value, into), Document(value, reader.positions)
     except msgspec.ValidationError as error:  # what only the whole can show
-        raise Rejected([Problem(1, 1, str(error))]) from None
+        raise Rejected([_placed(str(error), reader.positions)]) from None
+
+
+def _placed(error: str, positions: Mapping[tuple[str | int, ...], Position]) -> Problem:
+    """msgspec's complaint, where it belongs."""
+    message, _, where = error.partition(" - at `$")
+    steps = re.findall(r"\.(\w+)|\[(\d+)\]", where)
+    path: _Path = tuple(name or int(index) for name, index in steps)
+    position = positions.get(path, Position(1, 1))
+    return Problem(*position, f"{_at(path)}{message}")
 
 
 def _compose(text: str) -> yaml.Node | None:
