@@ -132,6 +132,11 @@ def test_the_example_key_is_valid_when_it_is_uncommented(tmp_path: Path) -> None
         assert re.search(rf"^ +(- )?{name}: ", fields, re.MULTILINE), name
 
 
+def test_a_plain_key_that_is_empty_is_refused(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, "engines: []\nlisten:\n  api_keys: ['', a]\n")
+    assert (found.line, found.column) == (3, 14)
+
+
 # --- strangers ----------------------------------------------------------------------------
 
 

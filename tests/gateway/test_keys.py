@@ -1,6 +1,7 @@
 """Keys: who comes in, what each may do, and that every slot comes back on every way out."""
 
 import asyncio
+import hmac
 import json
 import logging
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from pointsman.core.admission.key_rules import KeyLimits, KeyRules
 from pointsman.core.errors import EndCause, Reason
 from pointsman.gateway import ApiKey, GatewayOptions, key_digest
-from pointsman.gateway import keys as keys_module
+from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.keys import KeyRing, duration
 from tests.gateway.conftest import Rig, rig
 from tests.support.upstreams import (
@@ -86,6 +87,12 @@ async def test_a_stranger_is_refused_in_openais_shape_and_reaches_nobody(line: s
         assert it.records.refused == [Reason.UNAUTHORIZED]
 
 
+def test_an_empty_key_is_no_key() -> None:
+    ring = KeyRing()
+    ring.hold([ApiKey(key_digest(b""))], 0.0)
+    assert ring.find(RequestHead(b"GET", b"/", is_http_10=True, keep_alive=False)) is None
+
+
 async def test_health_and_readiness_need_no_key() -> None:
     async with rig(answer_ok, options=guarded()) as it:
         for path, status in (("/health", 200), ("/ready", 200), ("/v1/models", 401)):
@@ -104,16 +111,14 @@ async def test_a_key_goes_on_to_the_engine_only_where_that_is_said(
 
 def test_keys_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Known or not: one digest, one comparison of two digests."""
-    from pointsman.gateway.heads import RequestHead
-
     compared: list[tuple[bytes, bytes]] = []
-    real = keys_module.hmac.compare_digest
+    real = hmac.compare_digest
 
     def compare(left: bytes, right: bytes) -> bool:
         compared.append((left, right))
         return real(left, right)
 
-    monkeypatch.setattr(keys_module.hmac, "compare_digest", compare)
+    monkeypatch.setattr(hmac, "compare_digest", compare)
     ring = KeyRing()
     ring.hold(guarded().keys, 0.0)
     found = []

@@ -69,6 +69,10 @@ def _inconsistencies(
         yield Problem(*at(*path), problem)
     for path, problem in key_problems(config.keys):
         yield Problem(*at(*path), problem)
+    for index, plain in enumerate(config.listen.api_keys):
+        if not plain.strip():
+            name = f"listen.api_keys[{index}]"
+            yield Problem(*at("listen", "api_keys", index), f"{name} is empty: nobody sends that")
     for index, engine in enumerate(config.engines):
         if problem := url_problem(engine.url):
             yield Problem(*at("engines", index, "url"), f"engines[{index}].url: {problem}")

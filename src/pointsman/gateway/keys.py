@@ -64,8 +64,9 @@ class KeyRing:
 
     def find(self, head: RequestHead) -> Key | None:
         """The key that a request carries; None if it carries none that is known."""
-        digest = key_digest(_sent(head))
-        key = self._keys.get(digest)
+        sent = _sent(head)
+        digest = key_digest(sent)
+        key = self._keys.get(digest) if sent else None
         # The lookup's timing depends on a digest, which nobody can steer towards a stored one.
         known = hmac.compare_digest(digest, _NOBODY if key is None else key.digest)
         return key if known else None
