@@ -3,14 +3,16 @@
 A port's docstring is its contract: both sides are tested against it.
 """
 
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pointsman.core.decision import Decision
 from pointsman.core.errors import FailureKind
 from pointsman.core.events import ModelCard, Verdict
-from pointsman.core.ids import RequestId
+from pointsman.core.ids import ModelName, RequestId
 from pointsman.core.request import Outcome, Request
+from pointsman.wire.openai import Endpoint
 
 VerdictSink = Callable[[Verdict], None]
 """Told each verdict about one request, on the thread that owns the placer. May be called
@@ -41,6 +43,24 @@ class Placer(Protocol):
     def ready(self) -> bool:
         """Whether at least one node can take a request."""
         ...
+
+
+TokensSink = Callable[["array[int] | None"], None]
+"""Told a prompt's token ids, on the loop's thread; None where they are not known."""
+
+
+class PromptTokenizer(Protocol):
+    """Turns prompts into the token ids that engines see.
+
+    `tokenize` tells `deliver` exactly once, with None where the ids cannot be told exactly, or
+    not in time. It returns None if that was before it returned, and else what withdraws the
+    prompt: `deliver` is not told after that. Never raises, and never holds up the loop for
+    more than about a millisecond.
+    """
+
+    def tokenize(
+        self, model: ModelName, endpoint: Endpoint, body: bytes, deliver: TokensSink
+    ) -> Callable[[], None] | None: ...
 
 
 class DecisionSink(Protocol):

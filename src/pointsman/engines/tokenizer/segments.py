@@ -1,0 +1,61 @@
+"""Token ids of pieces of text, kept for when they come again.
+
+A conversation that grows repeats all it has said, so nearly every piece of a turn is known
+from the turn before. The least recently used pieces go when there are too many.
+"""
+
+import sys
+from collections.abc import Sequence
+from threading import Lock
+
+_ENTRY_BYTES = 200
+"""Of an entry beside its text and ids: two objects' heads and its place in the dict."""
+
+
+class Segments:
+    """Text -> its token ids, 8 bytes each, under a cap in bytes. Shared between threads."""
+
+    def __init__(self, bytes_max: int) -> None:
+        assert bytes_max >= 0, bytes_max
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        self._tokens: dict[str, bytes] = {}  # least recently used first
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def find(self, texts: Sequence[str]) -> list[bytes | None]:
+        """The ids of each text, None where they are not known."""
+        known = self._tokens
+        found: list[bytes | None] = []
+        with self._lock:
+            for text in texts:
+                tokens = known.pop(text, None)
+                if tokens is not None:
+                    known[text] = tokens  # the last to be forgotten
+                found.append(tokens)
+        return found
+
+    def keep(self, text: str, tokens: bytes) -> None:
+        """Keep what was computed. What is larger than the cap is not kept."""
+        size = _size(text, tokens)
+        if size > self.bytes_max:
+            return
+        with self._lock:
+            before = self._tokens.pop(text, None)
+            self.bytes += size if before is None else 0
+            self._tokens[text] = tokens
+            while self.bytes > self.bytes_max:
+                oldest = next(iter(self._tokens))
+                self.bytes -= _size(oldest, self._tokens.pop(oldest))
+
+    def check(self) -> None:
+        """Raise AssertionError if the books are wrong."""
+        total = sum(_size(text, tokens) for text, tokens in self._tokens.items())
+        assert total == self.bytes, (total, self.bytes)
+        assert self.bytes <= self.bytes_max, (self.bytes, self.bytes_max)
+
+
+def _size(text: str, tokens: bytes) -> int:
+    return _ENTRY_BYTES + sys.getsizeof(text) + len(tokens)
