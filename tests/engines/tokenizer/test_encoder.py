@@ -14,8 +14,11 @@ from tests.support.tokenizers import KINDS, SPECIALS, byte_level, tokenizer_json
 WRITTEN = "".join([*SPECIALS, "<|tool|>", "<|call|>", "|></s", "word", "[UNK]"])
 
 WORDS = st.sampled_from(
-    [*SPECIALS, "<|tool|>", "<|call|>", "assistant", "user\n", "word", "Große", "x", "|>", "<|im_"]
-    + [" ", "  ", "\n", "a", "The train", "ﬁ", "é", "e\u0301", "\u0301", "🚂", "信号", "<", "▁"]
+    [
+        *(*SPECIALS, "<|tool|>", "<|call|>", "assistant", "user\n", "word", "Große", "<|im_"),
+        *(" ", "  ", "\n", "a", "The train", "ﬁ", "é", "e\u0301", "\u0301", "🚂", "信号"),
+        *("<", "|>", "x", "▁"),
+    ]
 )
 TEXTS = st.lists(WORDS | st.text(max_size=5), max_size=30).map("".join)
 

@@ -1,0 +1,44 @@
+"""The memory of pieces: bounded, the least recently used go first."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pointsman.engines.tokenizer.segments import Segments, _size
+
+SIZE = _size("a", bytes(8))
+
+
+def test_pieces_come_back_with_their_ids() -> None:
+    segments = Segments(10 * SIZE)
+    segments.keep("a", b"12345678")
+    assert segments.find(["a", "b", "a"]) == [b"12345678", None, b"12345678"]
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    segments = Segments(2 * SIZE)
+    segments.keep("a", bytes(8))
+    segments.keep("b", bytes(8))
+    segments.find(["a"])
+    segments.keep("c", bytes(8))
+    assert segments.find(["a", "b", "c"]) == [bytes(8), None, bytes(8)]
+
+
+def test_what_is_larger_than_the_cap_is_not_kept() -> None:
+    segments = Segments(2 * SIZE)
+    segments.keep("a", bytes(8))
+    segments.keep("b", bytes(10_000))
+    assert segments.find(["a", "b"]) == [bytes(8), None]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 40)), max_size=60))
+def test_the_cap_holds_and_the_newest_are_there(kept: list[tuple[str, int]]) -> None:
+    segments = Segments(3 * SIZE + 60)
+    lengths: dict[str, int] = {}  # the newest last; a text's ids are always the same
+    for text, length in kept:
+        length = lengths.pop(text, length)  # noqa: PLW2901
+        lengths[text] = length
+        segments.keep(text, bytes(length))
+        segments.check()
+    newest = list(lengths)[-2:]
+    assert segments.find(newest) == [bytes(lengths[text]) for text in newest]
+    segments.check()
