@@ -55,7 +55,7 @@ def _check_index(view: NodeView, watch: Watch, node: SimulatedNode) -> None:
     placements is no larger than the engine."""
     match view.trust:
         case IndexTrust.HISTORY:
-            assert view.index_blocks <= node.profile.kv_blocks, view
+            assert view.kv_blocks is None or view.index_blocks <= view.kv_blocks, view
         case IndexTrust.EXACT:
             if watch.in_sync and node.engine is not None:
                 cached = len(node.engine.model.pool.cached)

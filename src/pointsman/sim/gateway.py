@@ -355,4 +355,6 @@ class SimulatedGateway:
 def _job(entry: _Open, node: SimulatedNode) -> Job:
     prompt = entry.request.prompt
     assert prompt.token_count is not None, "traces count tokens"
-    return Job(entry.request.id, prompt.token_count, entry.output_tokens, prompt.chain(node.scheme))
+    chain = prompt.chain(node.scheme)
+    priority = node.priority(prompt.token_count, chain)
+    return Job(entry.request.id, prompt.token_count, entry.output_tokens, chain, priority)

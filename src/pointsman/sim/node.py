@@ -37,6 +37,8 @@ from pointsman.sim.scenario import NodeGroup
 
 Changes = Sequence[CacheChange | ChainStored]
 
+_UNBOUNDED = 1 << 30  # more requests than a run has
+
 
 class JobWatcher(Protocol):
     """Whoever sent a job here. Called at the very time it happens."""
@@ -64,12 +66,13 @@ class SimulatedNode:
         self.incarnation = 0
         self.engine: Engine | None = None
         self.on_changes: list[Callable[[Changes], None]] = []
-        self.spec = NodeSpec(name=self.name, url=f"sim://{name}")
+        concurrency_max = _UNBOUNDED if group.ideal else None
+        self.spec = NodeSpec(name=self.name, url=f"sim://{name}", concurrency_max=concurrency_max)
         self.facts = NodeFacts(
             kind="simulated",
             models=(ModelCard(name=MODEL, context_tokens_max=profile.max_model_len),),
             block_tokens=profile.block_size,
-            kv_blocks=profile.kv_blocks,
+            kv_blocks=None if group.ideal else profile.kv_blocks,
         )
         self.scheme = Scheme(Unit.TOKENS, profile.block_size)
         self._clock = clock
@@ -83,6 +86,14 @@ class SimulatedNode:
     @property
     def up(self) -> bool:
         return self.engine is not None
+
+    def priority(self, prompt_tokens: int, hashes: Sequence[int]) -> int:
+        """What a job would have in this engine; lower is sooner, equal ones are served in order
+        of arrival."""
+        if self.engine is None or not self.group.ideal:
+            return 0
+        cached = self.engine.model.pool.match(hashes, len(hashes))
+        return prompt_tokens - cached * self.profile.block_size
 
     def submit(self, job: Job, watcher: JobWatcher) -> None:
         """Raises NodeDownError, and ValueError for a job that can never run here."""
@@ -216,6 +227,7 @@ def profile_of(group: NodeGroup, block_tokens: int) -> Profile:
         max_model_len=group.context_tokens or profile.max_model_len,
         max_num_seqs=group.sequences_max or profile.max_num_seqs,
         max_num_batched_tokens=max(profile.max_num_batched_tokens, group.sequences_max or 0),
+        urgent_first=profile.urgent_first or group.ideal,
     )
 
 

@@ -22,7 +22,9 @@ PROFILE_DEFAULT = "8b-h100"
 class NodeGroup(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
     """Nodes that are alike. `profile` is a name or a profile of one's own; `slowdown` multiplies
     every time of it (2.5 is 40 % of its speed). What is None is the profile's own; `block_tokens`
-    None is the trace's block size. Nodes join `startup_s` after the beginning."""
+    None is the trace's block size. Nodes join `startup_s` after the beginning. An `ideal` node is
+    no engine that there is: it takes every request at once, and what has the least to prefill
+    goes before all others there."""
 
     count: Count = 1
     profile: str | Profile = PROFILE_DEFAULT
@@ -32,6 +34,7 @@ class NodeGroup(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unkn
     sequences_max: Count | None = None
     context_tokens: Count | None = None
     startup_s: Seconds = 0.0
+    ideal: bool = False
 
 
 class Index(StrEnum):

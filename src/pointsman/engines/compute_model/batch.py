@@ -68,13 +68,16 @@ class ComputeModel:
     def plan(self) -> Step | None:
         """Choose the next step's work and give its duration; None when there is nothing to do."""
         assert self._step is None, "the planned step is not completed"
-        budget = self.profile.max_num_batched_tokens
         decodes, kv_tokens, prefilling = self._plan_decodes()
-        prefill_tokens, attention = self._plan_prefills(prefilling, budget - decodes)
+        budget = self.profile.max_num_batched_tokens - decodes
+        prefill_tokens = attention = 0
+        if self.profile.urgent_first and prefilling and not self._preempted:
+            prefill_tokens, attention = self._admit(budget, before=prefilling[0].key)
+        more = self._plan_prefills(prefilling, budget - prefill_tokens)
+        prefill_tokens, attention = prefill_tokens + more[0], attention + more[1]
         if not self._preempted:
-            more = self._admit(budget - decodes - prefill_tokens)
-            prefill_tokens += more[0]
-            attention += more[1]
+            more = self._admit(budget - prefill_tokens)
+            prefill_tokens, attention = prefill_tokens + more[0], attention + more[1]
         if not decodes and not prefill_tokens:
             assert not self._sequences, "sequences are here, but none can make progress"
             return None
@@ -254,11 +257,14 @@ class ComputeModel:
                 attention += chunk * (2 * sequence.computed - chunk)
         return tokens, attention
 
-    def _admit(self, budget: int) -> tuple[int, int]:
-        """Start waiting sequences while their whole prompt fits into the free blocks."""
+    def _admit(self, budget: int, *, before: tuple[int, int] | None = None) -> tuple[int, int]:
+        """Start waiting sequences while their whole prompt fits into the free blocks, those with
+        a key below `before` only."""
         tokens = attention = 0
         while self._waiting and budget > tokens and self.running < self.profile.max_num_seqs:
             sequence = self._waiting[0]
+            if before is not None and sequence.key >= before:
+                break
             if not self._fits(sequence):
                 break
             del self._waiting[0]

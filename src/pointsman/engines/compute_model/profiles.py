@@ -14,7 +14,11 @@ import msgspec
 
 
 class Profile(msgspec.Struct, frozen=True, gc=False):
-    """Speeds, KV capacity and batching limits of one engine. Times in seconds."""
+    """Speeds, KV capacity and batching limits of one engine. Times in seconds.
+
+    With `urgent_first` a waiting job of a lower priority starts before running ones go on with
+    their prompts; vLLM lets those finish first.
+    """
 
     name: str
     base_s: float
@@ -27,6 +31,7 @@ class Profile(msgspec.Struct, frozen=True, gc=False):
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     max_model_len: int = 131_072
+    urgent_first: bool = False
 
     def __post_init__(self) -> None:
         """Raise ValueError for limits under which a step could starve."""
