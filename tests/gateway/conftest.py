@@ -9,6 +9,7 @@ import uvloop
 
 from pointsman.core.errors import Reason
 from pointsman.gateway import ExchangeRecord, Gateway, GatewayOptions
+from pointsman.ports import PromptTokenizer
 from tests.support.placer import ScriptedPlacer
 from tests.support.upstreams import Behaviour, Client, Engine, Received, engine
 
@@ -97,6 +98,7 @@ async def rig(
     *behaviours: Behaviour,
     options: GatewayOptions | None = None,
     urls: tuple[str, ...] = (),
+    tokenizer: PromptTokenizer | None = None,
 ) -> AsyncIterator[Rig]:
     """A gateway in front of one engine for each behaviour, and of `urls`."""
     # uvloop starves the signal that the runner's own timeout relies on.
@@ -104,7 +106,7 @@ async def rig(
         placer = ScriptedPlacer([*(running.url for running in engines), *urls])
         records = Records()
         options = options or GatewayOptions(sweep_s=0.02)
-        gateway = Gateway(placer, options, records)
+        gateway = Gateway(placer, options, records, tokenizer)
         await gateway.start("127.0.0.1", 0)
         made = Rig(gateway, placer, records)
         made.engines = engines

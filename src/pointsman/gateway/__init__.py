@@ -7,6 +7,7 @@ Reading order, along a request's way:
     reader       bytes become requests, within bounds
     routes       the closed table of routes; answers that need no engine
     handler      one request: placer, attempts, settlement (drives `core.exchange`)
+    arrival      what comes before the placer: body, key, token ids
     routing      head and body become what the scheduler is asked
     visit        what a request holds of its key, until its end
     keys         whose a request is, and what that key may do

@@ -11,19 +11,19 @@ from typing import assert_never
 from pointsman.core.errors import FAILURE_REASONS, EndCause, FailureKind, Reason
 from pointsman.core.events import Held, Placed, Refused, Verdict
 from pointsman.core.exchange import Exchange, State
-from pointsman.core.ids import ModelName
 from pointsman.core.request import Outcome, Request
 from pointsman.gateway.answer import Answer, EngineAnswer
+from pointsman.gateway.arrival import Arrival
 from pointsman.gateway.attempts import engine_head, error_cause, failure_kind, is_retriable
 from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.keys import Key
 from pointsman.gateway.record import ended, exchange_record
 from pointsman.gateway.relay import Relay, is_event_stream
 from pointsman.gateway.replies import error_reply
-from pointsman.gateway.routing import BodyRefused, core_request, decoded_body, routing_fields
+from pointsman.gateway.routing import BodyRefused
 from pointsman.gateway.shared import Client, Shared
 from pointsman.gateway.upstream import Dial, NodePool, UpstreamConnection
-from pointsman.gateway.visit import KeyRefused, Visit
+from pointsman.gateway.visit import KeyRefused
 from pointsman.wire.openai import BadRequest, Endpoint
 
 log = logging.getLogger(__name__)
@@ -35,9 +35,6 @@ _SETTLED, _FINISHED = State.SETTLED, EndCause.FINISHED
 class Handler:
     """Handles one request of one client; is the `Attempt` that engine connections talk to."""
 
-    _body = b""
-    _bytes_in = 0
-    _wants_stream = False
     _owes_settlement = False
     _redialled = False
     _moved = False  # whether bytes were relayed since the last sweep
@@ -61,43 +58,34 @@ class Handler:
         self._shared = shared
         self._client = client
         self._head = head
-        self._endpoint = endpoint
-        self._exchange = Exchange(request_id, shared.options.timeouts, now_s)
-        self._model = ModelName("")
+        self._exchange = Exchange(
+            request_id, shared.options.timeouts, now_s, shared.options.retries
+        )
+        self._arrival = Arrival(shared, client, head, endpoint, key)
         self._answer = Answer(shared, client.transport, head, request_id, key)
-        self._visit = None if key is None else Visit(key, shared)
         self._quiet_since_s = now_s
         self._comment_every_s = shared.options.sse_comment_s or float("inf")
         shared.live[request_id] = self
 
     def start(self, body: bytes) -> None:
         """Take the request up. It may be over when this returns."""
-        self._bytes_in = len(body)
+        self._arrival.bytes_in = len(body)
         if self._shared.draining:
             self._refuse(Reason.DRAINING)
             return
         try:
-            request = self._read(body)
+            request = self._arrival.read(self._exchange.request_id, body)
         except (BodyRefused, KeyRefused) as refused:
             self._refuse(refused.reason, refused.detail, retry_after_s=refused.wait_s)
         except BadRequest as bad:
             self._refuse(Reason.BAD_REQUEST, bad.message, param=bad.param, code=bad.code)
         else:
-            self._owes_settlement = True
-            self._shared.placer.arrive(request, self.on_verdict)
+            self._arrival.tokenize(request, self._arrive, self.crashed)
 
-    def _read(self, body: bytes) -> Request:
-        """What the scheduler is asked. Raises BodyRefused, BadRequest, KeyRefused."""
-        encoding = self._head.content_encoding
-        if encoding:
-            body = decoded_body(encoding, body, self._shared.options.body_bytes_max)
-            self._client.hold_bytes(len(body) - self._bytes_in)
-        self._body = body
-        fields = routing_fields(self._endpoint, self._head, body)
-        self._wants_stream = fields.stream
-        self._model = ModelName(fields.model or "")
-        request = core_request(self._exchange.request_id, fields, self._head)
-        return request if self._visit is None else self._visit.enter(request, fields, self._head)
+    def _arrive(self, request: Request) -> None:
+        """Its prompt is known as well as it can be: ask for a node."""
+        self._owes_settlement = True
+        self._shared.placer.arrive(request, self.on_verdict)
 
     # --- the placer's word --------------------------------------------------------------
 
@@ -213,9 +201,9 @@ class Handler:
         self._dial, self._upstream = None, upstream
         self._exchange.dialled(now_s)
         authorizes = self._shared.options.forwards_authorization
-        request_id, size = self._exchange.request_id, len(self._body)
-        head = engine_head(self._head, upstream.pool, request_id, size, authorizes=authorizes)
-        upstream.send(self, head, self._body)
+        request_id, body = self._exchange.request_id, self._arrival.body
+        head = engine_head(self._head, upstream.pool, request_id, len(body), authorizes=authorizes)
+        upstream.send(self, head, body)
 
     def _redial(self, pool: NodePool) -> None:
         """The engine closed the reused connection as we wrote to it; nothing was answered."""
@@ -262,7 +250,7 @@ class Handler:
         """The first byte is here: from now on it is this node or none."""
         assert self._placed is not None
         self._exchange.started(self._shared.now_s())
-        self._forget_body()
+        self._arrival.forget_body()
         self._relay = self._answer.open(upstream, self._placed, upstream.take())
         if upstream.complete:
             self._finished(upstream)
@@ -319,7 +307,7 @@ class Handler:
             self._moved = False
             self._exchange.progressed(now_s)
             self._quiet_since_s = now_s
-        elif self._wants_stream and now_s - self._quiet_since_s >= self._comment_every_s:
+        elif self._arrival.wants_stream and now_s - self._quiet_since_s >= self._comment_every_s:
             self._quiet_since_s = now_s
             self._answer.comment()
         if (reason := self._exchange.overdue(now_s)) is not None:
@@ -365,20 +353,18 @@ class Handler:
                 self._exchange,
                 outcome,
                 reason,
-                endpoint=self._endpoint,
-                model=self._model,
+                endpoint=self._arrival.endpoint,
+                model=self._arrival.model,
                 placed=self._placed,
-                bytes_in=self._bytes_in,
+                bytes_in=self._arrival.bytes_in,
                 bytes_out=0 if relay is None else relay.bytes_out,
             )
             self._shared.observer.exchange_ended(record)
 
     def _settle(self, outcome: Outcome) -> None:
         """Give back what the request holds, each thing once."""
-        self._forget_body()
+        self._arrival.leave(outcome)
         self._shared.ended(self._exchange.request_id)
-        if self._visit is not None:
-            self._visit.leave(outcome)
         self._pay(outcome)
 
     def _pay(self, outcome: Outcome) -> None:
@@ -393,7 +379,3 @@ class Handler:
         if self._upstream is not None:
             self._upstream.abort()
             self._upstream = None
-
-    def _forget_body(self) -> None:
-        self._client.hold_bytes(-len(self._body))
-        self._body = b""

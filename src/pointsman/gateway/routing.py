@@ -1,8 +1,10 @@
 """From a client's head and body to what the scheduler is asked."""
 
 import zlib
+from array import array
 from collections.abc import Mapping
 
+import msgspec
 from xxhash import xxh3_128_hexdigest
 
 from pointsman.core.blocks import Namespace, Prompt
@@ -123,6 +125,13 @@ def core_request(request_id: RequestId, fields: RoutingFields, head: RequestHead
 def named_priority(value: str | int) -> int:
     """A priority by its name, or as it is."""
     return value if isinstance(value, int) else _PRIORITIES[value]
+
+
+def with_tokens(request: Request, tokens: "array[int]") -> Request:
+    """The request, its prompt known as token ids, too."""
+    prompt = request.prompt
+    prompt = Prompt(prompt.namespace, text=prompt.text, tokens=tokens)
+    return msgspec.structs.replace(request, prompt=prompt)
 
 
 def _output_tokens(fields: RoutingFields) -> int | None:

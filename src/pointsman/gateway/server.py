@@ -12,7 +12,7 @@ from pointsman.gateway.keys import KeyState
 from pointsman.gateway.observer import GatewayObserver
 from pointsman.gateway.options import GatewayOptions
 from pointsman.gateway.shared import Shared
-from pointsman.ports import Placer
+from pointsman.ports import Placer, PromptTokenizer
 
 DESCRIPTORS_RESERVED = 64
 """File descriptors that are not connections: listeners, logs, the admin plane, scrapes."""
@@ -41,8 +41,9 @@ class Gateway:
         placer: Placer,
         options: GatewayOptions | None = None,
         observer: GatewayObserver | None = None,
+        tokenizer: PromptTokenizer | None = None,
     ) -> None:
-        self._shared = Shared(options or GatewayOptions(), placer, observer)
+        self._shared = Shared(options or GatewayOptions(), placer, observer, tokenizer)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._descriptors_max: int | None = None

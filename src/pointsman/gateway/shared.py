@@ -12,7 +12,7 @@ from pointsman.gateway.observer import GatewayObserver
 from pointsman.gateway.options import GatewayOptions
 from pointsman.gateway.replies import Cors
 from pointsman.gateway.upstream import Pools
-from pointsman.ports import Placer
+from pointsman.ports import Placer, PromptTokenizer
 
 
 class Client(Protocol):
@@ -60,9 +60,14 @@ class Shared:
     """
 
     def __init__(
-        self, options: GatewayOptions, placer: Placer, observer: GatewayObserver | None
+        self,
+        options: GatewayOptions,
+        placer: Placer,
+        observer: GatewayObserver | None,
+        tokenizer: PromptTokenizer | None = None,
     ) -> None:
         self.placer = placer
+        self.tokenizer = tokenizer
         self.observer = observer
         self.now_s = time.monotonic
         self.keys = KeyRing()

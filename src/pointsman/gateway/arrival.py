@@ -1,0 +1,92 @@
+"""A request between its last byte and the placer: read, let in by its key, tokenised."""
+
+import logging
+from array import array
+from collections.abc import Callable
+
+from pointsman.core.ids import ModelName, RequestId
+from pointsman.core.request import Outcome, Request
+from pointsman.gateway.heads import RequestHead
+from pointsman.gateway.keys import Key
+from pointsman.gateway.routing import core_request, decoded_body, routing_fields, with_tokens
+from pointsman.gateway.shared import Client, Shared
+from pointsman.gateway.visit import Visit
+from pointsman.wire.openai import Endpoint
+
+log = logging.getLogger(__name__)
+
+
+class Arrival:
+    """Holds the body until it is forgotten, and what the request holds of its key until it
+    leaves. `model` is as the client names it; empty until the body is read, or without a name.
+    """
+
+    body = b""
+    bytes_in = 0
+    wants_stream = False
+    model = ModelName("")
+    _withdraw: Callable[[], None] | None = None
+
+    def __init__(
+        self,
+        shared: Shared,
+        client: Client,
+        head: RequestHead,
+        endpoint: Endpoint,
+        key: Key | None,
+    ) -> None:
+        self.endpoint = endpoint
+        self._shared = shared
+        self._client = client
+        self._head = head
+        self._visit = None if key is None else Visit(key, shared)
+
+    def read(self, request_id: RequestId, body: bytes) -> Request:
+        """What the scheduler is asked. Raises BodyRefused, BadRequest, KeyRefused."""
+        encoding = self._head.content_encoding
+        if encoding:
+            body = decoded_body(encoding, body, self._shared.options.body_bytes_max)
+            self._client.hold_bytes(len(body) - self.bytes_in)
+        self.body = body
+        fields = routing_fields(self.endpoint, self._head, body)
+        self.wants_stream = fields.stream
+        self.model = ModelName(fields.model or "")
+        request = core_request(request_id, fields, self._head)
+        return request if self._visit is None else self._visit.enter(request, fields, self._head)
+
+    def tokenize(
+        self, request: Request, ready: Callable[[Request], None], crashed: Callable[[], None]
+    ) -> None:
+        """Call `ready` with the request, its prompt as token ids if they can be had; at once,
+        or later unless it has left by then. `crashed` is told of a bug in a later `ready`."""
+        tokenizer, prompt = self._shared.tokenizer, request.prompt
+        if tokenizer is None or prompt.token_count is not None or not prompt.text:
+            ready(request)
+            return
+        is_later = False
+
+        def deliver(tokens: "array[int] | None") -> None:
+            self._withdraw = None
+            try:
+                ready(request if tokens is None else with_tokens(request, tokens))
+            except Exception:  # a callback of the loop's is a driver's outermost frame
+                if not is_later:
+                    raise
+                log.exception("%s could not go on after its prompt was tokenised", request.id)
+                crashed()
+
+        withdraw = tokenizer.tokenize(self.model, self.endpoint, self.body, deliver)
+        self._withdraw, is_later = withdraw, True
+
+    def forget_body(self) -> None:
+        self._client.hold_bytes(-len(self.body))
+        self.body = b""
+
+    def leave(self, outcome: Outcome) -> None:
+        """The request is over, whichever way. A second call changes nothing."""
+        self.forget_body()
+        withdraw, self._withdraw = self._withdraw, None
+        if withdraw is not None:
+            withdraw()
+        if self._visit is not None:
+            self._visit.leave(outcome)
