@@ -16,10 +16,7 @@ from pointsman.core.limits import (
     LEARN_INTERVAL_S,
     NODE_CONCURRENCY_MAX,
     NODES_MAX,
-    PASSIVE_FAILURES_MAX,
-    PROBE_FAILURES_MAX,
-    PROBE_SUCCESSES_MIN,
-    SIGNAL_AGE_MAX_S,
+    HealthRules,
 )
 from pointsman.core.placement import Work
 
@@ -48,13 +45,13 @@ class Health(StrEnum):
 class Node:
     """One incarnation of an engine. Only the scheduler changes it."""
 
-    def __init__(self, node_id: NodeId, slot: Slot, spec: NodeSpec) -> None:
+    def __init__(self, node_id: NodeId, slot: Slot, spec: NodeSpec, rules: HealthRules) -> None:
         self.id = node_id
         self.slot = slot
-        self.spec = spec
         self.name = spec.name
+        self.rules = rules
         self.facts = NodeFacts()
-        self.concurrency_max = spec.concurrency_max or NODE_CONCURRENCY_MAX
+        self.respecify(spec)
         self.block_tokens = BLOCK_TOKENS_DEFAULT
         self.health = Health.JOINING
         self.health_detail = "not probed yet"
@@ -181,6 +178,11 @@ class Node:
     def _rank(self) -> None:
         self.load_s = self.queue_s + _REQUEST_LOAD_S * self.inflight
 
+    def respecify(self, spec: NodeSpec) -> None:
+        """It is configured like this from here on."""
+        self.spec = spec
+        self.concurrency_max = spec.concurrency_max or NODE_CONCURRENCY_MAX
+
     # --- what shells report ------------------------------------------------------------
 
     def describe(self, facts: NodeFacts) -> None:
@@ -198,26 +200,26 @@ class Node:
             total = signals.running + (signals.waiting or 0)
             self._foreign = max(0, total - self.inflight)
         self._foreign_steady = min(self._foreign, before)
-        self._foreign_until_s = at_s + SIGNAL_AGE_MAX_S
+        self._foreign_until_s = at_s + self.rules.signal_age_max_s
 
     def probed(self, healthy: bool, detail: str) -> None:
         """Thresholds up and down, so that one slow answer or one lucky one decides nothing."""
         if healthy:
             self._probe_failures = 0
             self._probe_successes += 1
-            recovered = self._probe_successes >= PROBE_SUCCESSES_MIN
+            recovered = self._probe_successes >= self.rules.probe_successes_min
             if self.health is Health.DOWN and recovered:
                 self._rise()
             return
         self._probe_successes = 0
         self._probe_failures += 1
-        if self._probe_failures >= PROBE_FAILURES_MAX:
+        if self._probe_failures >= self.rules.probe_failures_max:
             self._fall(detail or "health probes fail")
 
     def unreachable(self, detail: str) -> None:
         """A request of ours found no connection, or lost it before a reply."""
         self.failures += 1
-        if self.failures >= PASSIVE_FAILURES_MAX:
+        if self.failures >= self.rules.request_failures_max:
             self._probe_successes = 0
             self._fall(detail)
 
@@ -255,10 +257,14 @@ class Node:
         )
 
 
+_RULES = HealthRules()
+
+
 class Cluster:
     """All nodes, by incarnation and by name, and which of them serve a model."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: HealthRules = _RULES) -> None:
+        self._rules = rules
         self._nodes: dict[NodeId, Node] = {}
         self._by_name: dict[NodeName, Node] = {}
         self._serving: dict[ModelName, list[Node]] | None = None
@@ -302,11 +308,17 @@ class Cluster:
         assert spec.name not in self._by_name, spec.name
         if len(self._nodes) >= NODES_MAX:
             raise ValueError(f"the cluster is full: {NODES_MAX} nodes")
-        node = Node(NodeId(self._next_id), self._take_slot(), spec)
+        node = Node(NodeId(self._next_id), self._take_slot(), spec, self._rules)
         self._next_id += 1
         self._nodes[node.id] = self._by_name[spec.name] = node
         self.changed()
         return node
+
+    def apply(self, rules: HealthRules) -> None:
+        """Judge every node's health by these from here on."""
+        self._rules = rules
+        for node in self.nodes:
+            node.rules = rules
 
     def remove(self, node: Node) -> None:
         """The incarnation ends. The index must have forgotten its slot before."""

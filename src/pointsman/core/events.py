@@ -13,6 +13,7 @@ import msgspec
 from pointsman.core.decision import Decision
 from pointsman.core.errors import FailureKind, Reason
 from pointsman.core.ids import BlockHash, ModelName, NodeId, NodeName, RequestId
+from pointsman.core.limits import Rules
 from pointsman.core.request import Outcome, Request
 
 # --- events: requests -------------------------------------------------------------------
@@ -144,6 +145,14 @@ class NodeDraining(msgspec.Struct, frozen=True):
     draining: bool
 
 
+class NodeChanged(msgspec.Struct, frozen=True):
+    """The same engine at the same address, configured otherwise. What it holds and what runs
+    on it stays."""
+
+    node_id: NodeId
+    spec: NodeSpec
+
+
 # --- events: engine caches --------------------------------------------------------------
 
 
@@ -223,6 +232,12 @@ class PolicyChosen(msgspec.Struct, frozen=True):
     policy: str
 
 
+class RulesChanged(msgspec.Struct, frozen=True):
+    """Go by other bounds from here on. Who is held keeps their place and their deadline."""
+
+    rules: Rules
+
+
 class Tick(msgspec.Struct, frozen=True, gc=False):
     """Time has passed: deadlines and leases expire."""
 
@@ -238,9 +253,11 @@ Event = (
     | NodeReported
     | NodeProbed
     | NodeDraining
+    | NodeChanged
     | CacheChanged
     | IndexTrusted
     | PolicyChosen
+    | RulesChanged
     | Tick
 )
 

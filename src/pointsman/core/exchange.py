@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.ids import RequestId
-from pointsman.core.limits import ATTEMPTS_MAX, BUSY_ATTEMPTS_MAX, Timeouts
+from pointsman.core.limits import RetryRules, Timeouts
 from pointsman.core.request import Outcome
 
 
@@ -78,6 +78,9 @@ _RECEIVED, _STREAMING, _SETTLED = State.RECEIVED, State.STREAMING, State.SETTLED
 _HOLD, _PLACE, _DIAL, _START = Step.HOLD, Step.PLACE, Step.DIAL, Step.START
 
 
+_RETRIES = RetryRules()
+
+
 class IllegalTransition(Exception):  # noqa: N818 - names what happened
     """A step that the table does not allow: a bug of the driver's."""
 
@@ -95,8 +98,15 @@ class Exchange:
     _failed_attempts = 0
     _busy_attempts = 0
 
-    def __init__(self, request_id: RequestId, timeouts: Timeouts, now_s: float) -> None:
+    def __init__(
+        self,
+        request_id: RequestId,
+        timeouts: Timeouts,
+        now_s: float,
+        retries: RetryRules = _RETRIES,
+    ) -> None:
         self.request_id = request_id
+        self._retries = retries
         self.state = _RECEIVED
         self.arrived_s = now_s
         self._timeouts = timeouts
@@ -180,11 +190,11 @@ class Exchange:
 
     @property
     def may_be_placed(self) -> bool:
-        """Whether the request may go to a (further) node: ATTEMPTS_MAX of them may fail,
-        BUSY_ATTEMPTS_MAX may be busy."""
+        """Whether the request may go to a (further) node: `attempts_max` of them may fail,
+        `busy_attempts_max` may be busy."""
         return (
-            self._failed_attempts < ATTEMPTS_MAX
-            and self._busy_attempts < BUSY_ATTEMPTS_MAX
+            self._failed_attempts < self._retries.attempts_max
+            and self._busy_attempts < self._retries.busy_attempts_max
             and self.state is not _STREAMING
             and self.state is not _SETTLED
         )

@@ -92,6 +92,45 @@ blocks. Smaller blocks cost time to hash and index, larger ones lose a longer ta
 hit: on average half a block, 4 ms of prefill."""
 
 
+class HealthRules(msgspec.Struct, frozen=True, kw_only=True):
+    """When a node is taken out of service, and when it comes back.
+
+    probe_failures_max    failed probes in a row before it is down
+    probe_successes_min   good probes in a row before it is ready again
+    request_failures_max  requests in a row that could not reach it before it is down
+    signal_age_max_s      a scrape older than this corrects nothing
+    """
+
+    probe_failures_max: int = PROBE_FAILURES_MAX
+    probe_successes_min: int = PROBE_SUCCESSES_MIN
+    request_failures_max: int = PASSIVE_FAILURES_MAX
+    signal_age_max_s: float = SIGNAL_AGE_MAX_S
+
+
+class RetryRules(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a request may be tried again, and how much of that the cluster bears.
+
+    attempts_max       nodes that one request may fail on
+    busy_attempts_max  nodes that may answer "busy" to it
+    budget_ratio       retries as a share of first attempts
+    budget_min         retries that are always in the budget
+    """
+
+    attempts_max: int = ATTEMPTS_MAX
+    busy_attempts_max: int = BUSY_ATTEMPTS_MAX
+    budget_ratio: float = RETRY_BUDGET_RATIO
+    budget_min: int = RETRY_BUDGET_MIN
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """What may change while a scheduler runs. `hold_s` is for those held from then on."""
+
+    queue_length_max: int = QUEUE_LENGTH_MAX
+    hold_s: float = QUEUE_TIMEOUT_S
+    health: HealthRules = HealthRules()
+    retries: RetryRules = RetryRules()
+
+
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that each stage may take. Time in the queue is bounded by the scheduler.
 

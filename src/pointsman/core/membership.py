@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 
 from pointsman.core.calibration import TokenRatio
-from pointsman.core.cluster import Cluster, Node
+from pointsman.core.cluster import Cluster, Health, Node
 from pointsman.core.errors import FailureKind
 from pointsman.core.events import (
     Admitted,
     CacheChanged,
     IndexTrusted,
     Left,
+    NodeChanged,
     NodeDescribed,
     NodeDraining,
     NodeJoined,
@@ -31,13 +32,16 @@ from pointsman.core.residency import Residency
 _NODE_FAULTS = frozenset({FailureKind.UNREACHABLE, FailureKind.CLOSED, FailureKind.BROKEN})
 """Failures that speak against the node: a busy or slow one, or a 5xx, may be the request's."""
 
-NodeEvent = NodeLeft | NodeDescribed | NodeReported | NodeProbed | NodeDraining | CacheChanged
+NodeEvent = (
+    NodeLeft | NodeDescribed | NodeReported | NodeProbed | NodeDraining | NodeChanged | CacheChanged
+)
 NODE_EVENTS = (
     NodeLeft,
     NodeDescribed,
     NodeReported,
     NodeProbed,
     NodeDraining,
+    NodeChanged,
     CacheChanged,
     IndexTrusted,
 )
@@ -71,6 +75,7 @@ class Membership:
             NodeReported: self._reported,
             NodeProbed: self._probed,
             NodeDraining: self._draining,
+            NodeChanged: self._respecified,
             CacheChanged: self._cache_changed,
             IndexTrusted: self._trusted,
         }
@@ -144,6 +149,13 @@ class Membership:
     def _draining(self, node: Node, event: NodeDraining) -> Change:
         node.draining = event.draining
         return self._changed()
+
+    def _respecified(self, node: Node, event: NodeChanged) -> Change:
+        assert (event.spec.name, event.spec.url) == (node.name, node.spec.url), event
+        node.respecify(event.spec)
+        if node.health is Health.JOINING:
+            return self._changed()
+        return self._described(node, NodeDescribed(node.id, node.facts))
 
     def _cache_changed(self, node: Node, event: CacheChanged) -> Change:
         self._residency.apply(node, event.changes)

@@ -2,7 +2,14 @@
 
 import msgspec
 
-from pointsman.core.limits import INDEX_BYTES_MAX, QUEUE_LENGTH_MAX, QUEUE_TIMEOUT_S
+from pointsman.core.limits import (
+    INDEX_BYTES_MAX,
+    QUEUE_LENGTH_MAX,
+    QUEUE_TIMEOUT_S,
+    HealthRules,
+    RetryRules,
+    Rules,
+)
 from pointsman.core.policies import catalog
 
 
@@ -10,11 +17,23 @@ class SchedulerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`policy` is a name of the catalog. `queue_length_max` requests are held at most, each for
     `hold_s` at most: more of either wait longer before they are refused. `index_bytes_max`
     bounds the prefix index: less forgets prefixes sooner. `seed` makes choices by lot
-    repeatable.
+    repeatable. All but the last two may change while it runs.
     """
 
     policy: str = catalog.DEFAULT
     queue_length_max: int = QUEUE_LENGTH_MAX
     hold_s: float = QUEUE_TIMEOUT_S
+    health: HealthRules = HealthRules()
+    retries: RetryRules = RetryRules()
     index_bytes_max: int = INDEX_BYTES_MAX
     seed: int = 0
+
+    @property
+    def rules(self) -> Rules:
+        """What may change while a scheduler runs, but for the policy."""
+        return Rules(
+            queue_length_max=self.queue_length_max,
+            hold_s=self.hold_s,
+            health=self.health,
+            retries=self.retries,
+        )

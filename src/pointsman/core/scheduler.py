@@ -28,19 +28,15 @@ from pointsman.core.events import (
     Placed,
     PolicyChosen,
     Refused,
+    RulesChanged,
     Settled,
     Started,
     Tick,
 )
 from pointsman.core.flight import Flight, learn
-from pointsman.core.ids import RequestId
+from pointsman.core.ids import NodeId, RequestId
 from pointsman.core.ledger import Ledger
-from pointsman.core.limits import (
-    ATTEMPTS_MAX,
-    BUSY_ATTEMPTS_MAX,
-    FLIGHTS_MAX,
-    HELD_SCAN_MAX,
-)
+from pointsman.core.limits import FLIGHTS_MAX, HELD_SCAN_MAX
 from pointsman.core.membership import NODE_EVENTS, Change, Membership, NodeEvent
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.placement import Attempt, Choice, Credit, Hold, Refusal, Route, Waiting
@@ -58,13 +54,14 @@ class Scheduler:
         options = options or SchedulerOptions()
         self._policy = catalog.make(options.policy)
         self._rng = Random(options.seed)
-        self._cluster = Cluster()
+        self._cluster = Cluster(options.health)
         self._residency = Residency(options.index_bytes_max)
         self._ledger = Ledger()
         self._lengths = OutputLengths()
         self._ratios = TokenRatio()
         self._held = HeldQueue(options.queue_length_max, options.hold_s)
-        self._retries = RetryBudget()
+        self._retry_rules = options.retries
+        self._retries = RetryBudget(options.retries)
         self._router = Router(
             cluster=self._cluster,
             residency=self._residency,
@@ -90,6 +87,7 @@ class Scheduler:
             NodeJoined: self._node_joined,
             **dict.fromkeys(NODE_EVENTS, self._node_changed),
             PolicyChosen: self._policy_chosen,
+            RulesChanged: self._rules_changed,
             Tick: self._tick,
         }
 
@@ -191,7 +189,8 @@ class Scheduler:
         attempt, reason = flight.next_attempt(), FAILURE_REASONS[kind]
         route = self._route(attempt, now_s)
         refusal = Refusal(reason, ANSWERS[reason].message)
-        attempts_max = BUSY_ATTEMPTS_MAX if kind is FailureKind.BUSY else ATTEMPTS_MAX
+        rules = self._retry_rules
+        attempts_max = rules.busy_attempts_max if kind is FailureKind.BUSY else rules.attempts_max
         if not isinstance(route.answer, Choice) or len(attempt.tried) >= attempts_max:
             return self._refuse(attempt, route.but(refusal), now_s)
         if not self._retries.take():
@@ -288,6 +287,14 @@ class Scheduler:
         self._policy = catalog.make(event.policy)
         return self._retry_held(now_s)
 
+    def _rules_changed(self, event: RulesChanged, now_s: float) -> list[Effect]:
+        rules = event.rules
+        self._held.resize(rules.queue_length_max, rules.hold_s)
+        self._cluster.apply(rules.health)
+        self._retries.apply(rules.retries)
+        self._retry_rules = rules.retries
+        return []
+
     def _tick(self, event: Tick, now_s: float) -> list[Effect]:
         self.stats.leases_expired += len(self._ledger.expire(now_s))
         late: list[Effect] = [self._refuse_late(w, now_s) for w in self._held.expired(now_s)]
@@ -352,6 +359,11 @@ class Scheduler:
         return [
             views.node_view(n, self._ledger, self._residency, now_s) for n in self._cluster.nodes
         ]
+
+    def inflight_on(self, node_id: NodeId) -> int:
+        """Requests placed on an incarnation; none on one that has ended."""
+        node = self._cluster.get(node_id)
+        return 0 if node is None else node.inflight
 
     @property
     def held(self) -> int:

@@ -5,7 +5,7 @@ import hashlib
 import msgspec
 
 from pointsman.core.admission.key_rules import KeyRules
-from pointsman.core.limits import Timeouts
+from pointsman.core.limits import RetryRules, Timeouts
 
 MIB = 1024 * 1024
 
@@ -57,6 +57,7 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
     error_bytes_max     an engine's error answer kept while another node is asked; a longer one
                         is passed on at once
     timeouts            seconds for each stage of an exchange
+    retries             how often a request may be tried again; the scheduler's own
 
     Answers
     cors_origins        browser origins that may call; "*" is any, empty switches it off. No
@@ -91,6 +92,7 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
     idle_max: int = 256
     error_bytes_max: int = 64 * 1024
     timeouts: Timeouts = Timeouts()
+    retries: RetryRules = RetryRules()
 
     cors_origins: tuple[str, ...] = ("*",)
     keys: tuple[ApiKey, ...] = ()

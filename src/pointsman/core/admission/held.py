@@ -20,12 +20,17 @@ class HeldQueue:
     """Held requests by urgency. `add` needs room: ask `full` first."""
 
     def __init__(self, length_max: int = QUEUE_LENGTH_MAX, hold_s: float = QUEUE_TIMEOUT_S) -> None:
-        self._length_max = length_max
+        self._length_max = self._length_allowed = length_max
         self._hold_s = hold_s
         self._waiting: dict[RequestId, Waiting] = {}
         self._order: list[tuple[_Key, RequestId]] = []
         self._deadlines: list[tuple[float, RequestId]] = []
         self._arrivals = 0
+
+    def resize(self, length_max: int, hold_s: float) -> None:
+        """Other bounds for newcomers; who waits already goes on waiting."""
+        self._length_allowed = max(length_max, len(self._waiting))
+        self._length_max, self._hold_s = length_max, hold_s
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -103,7 +108,7 @@ class HeldQueue:
 
     def check(self) -> None:
         """Order, map and deadlines hold the same requests, in order and in bounds."""
-        assert len(self._waiting) <= self._length_max, len(self._waiting)
+        assert len(self._waiting) <= self._length_allowed, len(self._waiting)
         assert self._order == sorted(self._order), self._order
         assert {rid for _, rid in self._order} == set(self._waiting)
         assert len(self._order) == len(self._waiting)

@@ -1,25 +1,36 @@
 """How many second attempts the cluster can bear.
 
-A bucket: each first attempt puts `RETRY_BUDGET_RATIO` of a token in, each retry takes one
-out. So retries stay below that share of the traffic however many nodes fail, and a quiet
-cluster has `RETRY_BUDGET_MIN` to start with.
+A bucket: each first attempt puts `budget_ratio` of a token in, each retry takes one out. So
+retries stay below that share of the traffic however many nodes fail, and a quiet cluster has
+`budget_min` to start with.
 """
 
-from pointsman.core.limits import RETRY_BUDGET_MIN, RETRY_BUDGET_RATIO
+from pointsman.core.limits import RetryRules
 
-_TOKENS_MAX = 10 * RETRY_BUDGET_MIN
+_SAVED_MAX = 10
+"""Times `budget_min`: what a long calm may save up."""
+
+
+_DEFAULTS = RetryRules()
 
 
 class RetryBudget:
     """Deposits by first attempts, withdrawals by retries."""
 
-    def __init__(self) -> None:
-        self._tokens = float(RETRY_BUDGET_MIN)
+    def __init__(self, rules: RetryRules = _DEFAULTS) -> None:
+        self._tokens = float(rules.budget_min)
+        self.apply(rules)
+
+    def apply(self, rules: RetryRules) -> None:
+        """Save and spend by these from here on."""
+        self._ratio = rules.budget_ratio
+        self._tokens_max = _SAVED_MAX * rules.budget_min
+        self._tokens = min(self._tokens, self._tokens_max)
 
     def attempted(self) -> None:
         """A request arrived and is about to make its first attempt."""
-        if self._tokens < _TOKENS_MAX:
-            self._tokens += RETRY_BUDGET_RATIO
+        if self._tokens < self._tokens_max:
+            self._tokens += self._ratio
 
     def take(self) -> bool:
         """Whether a retry may be made; if so it is booked."""
