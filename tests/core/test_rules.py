@@ -112,7 +112,7 @@ def test_attempts_are_counted_by_the_rules_in_force(attempts_max: int) -> None:
     ("kind", "field"), [("closed", "attempts_max"), ("busy", "busy_attempts_max")]
 )
 def test_an_exchange_counts_by_the_same_rules(kind: str, field: str) -> None:
-    rules = RetryRules(**{field: 4})  # type: ignore[arg-type]  # one of its integers
+    rules = RetryRules(**{field: 4})
     exchange = Exchange(RequestId("r"), Timeouts(), 0.0, rules)
     for _ in range(4):
         assert exchange.may_be_placed
