@@ -132,7 +132,7 @@ class _Asked(msgspec.Struct, omit_defaults=True):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool | None = None
-    reasoning_effort: Raw | None = None
+    reasoning_effort: str | None = None
 
 
 def question_of(model: ModelName, endpoint: Endpoint, body: bytes) -> bytes:
@@ -145,7 +145,7 @@ def question_of(model: ModelName, endpoint: Endpoint, body: bytes) -> bytes:
     asked = _decode_asked(body)
     asked.model = model
     if asked.reasoning_effort is not None:
-        own = {"reasoning_effort": msgspec.json.decode(asked.reasoning_effort)}
+        own = {"reasoning_effort": asked.reasoning_effort}
         asked.chat_template_kwargs = asked.chat_template_kwargs | own
         asked.reasoning_effort = None
     return msgspec.json.encode(asked)
