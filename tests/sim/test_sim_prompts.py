@@ -79,3 +79,4 @@ def test_traffic_without_names_fits_any_size() -> None:
     stream = [request((), 0, 100)]
     assert block_tokens_of(stream) == BLOCK_TOKENS_DEFAULT
     assert len(Prompts(stream, [12]).chain(0, 12)) == 8
+    assert len(Prompts(stream, [50]).chain(0, 50)) == 2

@@ -6,7 +6,7 @@ nothing else. So prompts share exactly what they share when they are written out
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
+from itertools import chain
 
 from xxhash import xxh3_64_intdigest
 
@@ -20,7 +20,6 @@ BLOCK_TOKENS_DEFAULT = 16
 """vLLM's default, for traffic that names no blocks."""
 
 _HASH_MASK = (1 << 60) - 1
-_KEPT_BLOCKS_MAX = 65_536
 
 
 def block_tokens_of(requests: Sequence[TrafficRequest]) -> int:
@@ -49,7 +48,7 @@ class Prompts:
                     f"engine blocks of {size} tokens do not divide the trace's blocks of "
                     f"{self._whole}. Remedy: choose block_tokens that do, {self._whole} is best."
                 )
-        self._pieces = lru_cache(_KEPT_BLOCKS_MAX)(_pieces)
+        self._named = {size: _Named(max(1, self._whole // size), size) for size in block_sizes}
 
     def request(self, index: int, request_id: RequestId, *, bounds_output: bool) -> Request:
         """Request `index` of the traffic for the scheduler, chains included."""
@@ -67,19 +66,30 @@ class Prompts:
 
     def chain(self, index: int, size: int) -> list[BlockHash]:
         """The hashes of the full blocks of `size` tokens of a prompt."""
-        asked = self._requests[index]
+        asked, named = self._requests[index], self._named[size]
         count = asked.input_tokens // size
-        hashes: list[BlockHash] = []
-        for block_id in asked.block_ids:
-            hashes += self._pieces(block_id, self._whole, size)
-        own = -1 - index
-        for number in range(len(hashes), count):
-            hashes.append(_hash(own, number, size))
-        return hashes[:count]
+        ids = asked.block_ids[: -(-count // named.pieces)]
+        hashes = list(chain.from_iterable(map(named.__getitem__, ids)))
+        if len(hashes) < count:
+            own = -1 - index
+            hashes += [_hash(own, number, size) for number in range(len(hashes), count)]
+        del hashes[count:]
+        return hashes
 
 
-def _pieces(block_id: int, whole: int, size: int) -> list[BlockHash]:
-    return [_hash(block_id, number, size) for number in range(whole // size)]
+class _Named(dict[int, tuple[BlockHash, ...]]):
+    """The hashes of the pieces of a block of the traffic, of which there are no more than the
+    traffic itself names."""
+
+    def __init__(self, pieces: int, size: int) -> None:
+        super().__init__()
+        self.pieces = pieces
+        self._size = size
+
+    def __missing__(self, block_id: int) -> tuple[BlockHash, ...]:
+        made = tuple(_hash(block_id, number, self._size) for number in range(self.pieces))
+        self[block_id] = made
+        return made
 
 
 def _hash(block_id: int, number: int, size: int) -> BlockHash:
