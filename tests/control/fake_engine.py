@@ -8,7 +8,8 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from pointsman.control.collectors import describer, prober, scraper, subscriber
+from pointsman.control.collectors import describer, scraper, subscriber
+from pointsman.control.collectors.cadence import Cadence
 from pointsman.control.collectors.fleet import Fleet
 from pointsman.control.service import SchedulerService
 from pointsman.core.blocks import Namespace, Prompt
@@ -100,6 +101,16 @@ async def fake_engine() -> AsyncIterator[FakeEngine]:
         await runner.cleanup()
 
 
+HURRIED = Cadence(
+    probe_s=0.05,
+    probe_retry_s=0.02,
+    probe_timeout_s=0.2,
+    scrape_s=0.02,
+    scrape_idle_s=0.04,
+    describe_s=0.1,
+)
+
+
 class Cluster:
     """A scheduler fed by real collectors."""
 
@@ -108,7 +119,7 @@ class Cluster:
         self.decisions = DecisionRing()
         self.scheduler = Scheduler(SchedulerOptions(policy="round_robin"))
         self.service = SchedulerService(self.scheduler, decisions=self.decisions)
-        self.fleet = Fleet(self.service, CollectorMetrics(self.registry))
+        self.fleet = Fleet(self.service, CollectorMetrics(self.registry), cadence=HURRIED)
 
     def add(
         self, url: str, name: str = "n", *, models: tuple[str, ...] = (), kv_events: str = "auto"
@@ -162,14 +173,8 @@ async def eventually(condition: Callable[[], bool]) -> None:
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Intervals of seconds become hundredths, so that a test need not wait."""
-    monkeypatch.setattr(prober, "PROBE_INTERVAL_S", 0.05)
-    monkeypatch.setattr(prober, "PROBE_RETRY_S", 0.02)
-    monkeypatch.setattr(prober, "PROBE_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(scraper, "INTERVAL_S_BUSY", 0.02)
     monkeypatch.setattr(scraper, "INTERVAL_S_IDLE_MIN", 0.02)
-    monkeypatch.setattr(scraper, "INTERVAL_S_IDLE_MAX", 0.04)
     monkeypatch.setattr(scraper, "INTERVAL_S_ERROR_MAX", 0.1)
-    monkeypatch.setattr(describer, "DESCRIBE_INTERVAL_S", 0.1)
     monkeypatch.setattr(describer, "RETRY_S_MIN", 0.01)
     monkeypatch.setattr(describer, "RETRY_S_MAX", 0.05)
     monkeypatch.setattr(describer, "TIMEOUT_S", 0.5)

@@ -24,7 +24,7 @@ class GatewayState(msgspec.Struct):
     descriptors_max: int | None = None
 
 
-def read_request(path: str, headers: Mapping[str, str], body: bytes) -> Request:
+async def read_request(path: str, headers: Mapping[str, str], body: bytes) -> Request:
     fields = msgspec.json.decode(body)
     if "messages" not in fields:
         raise ValueError(f"{path}: messages are missing.")

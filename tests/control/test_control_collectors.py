@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 
+import msgspec
 import pytest
 
 from pointsman.control.collectors import link, node, prober, scraper
@@ -14,6 +15,7 @@ from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName, RequestId
 from pointsman.core.request import Outcome
 from tests.control.fake_engine import (
+    HURRIED,
     Cluster,
     eventually,
     fake_engine,
@@ -107,15 +109,13 @@ async def test_one_failed_probe_is_no_death_and_three_are() -> None:
         await eventually(lambda: cluster.node().health is Health.READY)
 
 
-async def test_a_request_that_fails_has_its_node_looked_at_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_request_that_fails_has_its_node_looked_at_at_once() -> None:
     """Passive failures take a node out; waiting for the next regular probe keeps it out."""
     async with fake_engine() as engine, running_cluster() as cluster:
         cluster.add(engine.url)
         await cluster.ready()
         await eventually(lambda: engine.count("/health") >= 2)
-        monkeypatch.setattr(prober, "PROBE_INTERVAL_S", 60.0)
+        cluster.fleet.apply(msgspec.structs.replace(HURRIED, probe_s=60.0))
         await asyncio.sleep(0.3)
         probes = engine.count("/health")
         await start_request(cluster, "r-1")
@@ -243,9 +243,9 @@ async def test_scrapes_are_frequent_while_requests_are_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with fake_engine() as engine, running_cluster() as cluster:
-        monkeypatch.setattr(prober, "PROBE_INTERVAL_S", 3_600.0)
         monkeypatch.setattr(scraper, "INTERVAL_S_IDLE_MIN", 3_600.0)
-        monkeypatch.setattr(scraper, "INTERVAL_S_IDLE_MAX", 3_600.0)
+        seldom = msgspec.structs.replace(HURRIED, probe_s=3_600.0, scrape_idle_s=3_600.0)
+        cluster.fleet.apply(seldom)
         cluster.add(engine.url)
         await cluster.ready()
         await eventually(lambda: cluster.node().signals_age_s is not None)

@@ -39,7 +39,7 @@ DECISIONS_PER_ANSWER_MAX = 1_000
 DIGITS_MAX = 18
 """Of a number in a query; Python refuses to read thousands of them."""
 
-ReadRequest = Callable[[str, Mapping[str, str], bytes], Request]
+ReadRequest = Callable[[str, Mapping[str, str], bytes], Awaitable[Request]]
 """Path, headers and body -> what the gateway would ask the scheduler. Raises ValueError with a
 sentence for the sender."""
 
@@ -152,7 +152,7 @@ class AdminApi:
     async def _explain(self, request: web.Request) -> web.Response:
         path, headers, body = _explained(await request.read())
         try:
-            asked = self._read_request(path, headers, body)
+            asked = await self._read_request(path, headers, body)
         except ValueError as error:
             raise _Problem(400, str(error)) from None
         return _json({"decision": self._service.explain(asked)})

@@ -197,6 +197,10 @@ class SchedulerService:
         """Tell `watcher` of incarnations that begin and end, and of life on them."""
         self._watchers.append(watcher)
 
+    def inflight_on(self, node_id: NodeId | None) -> int:
+        """Requests placed on an incarnation; none on one that has ended, or not begun."""
+        return 0 if node_id is None else self.scheduler.inflight_on(node_id)
+
     @property
     def unsettled(self) -> int:
         """Requests that arrived and are not over."""

@@ -17,9 +17,6 @@ from pointsman.engines.adapters import (
 )
 from pointsman.wire.engine_metrics import EngineKind
 
-DESCRIBE_INTERVAL_S = 30.0
-"""Between looks at /v1/models: how late an adapter loaded at run time may appear."""
-
 RETRY_S_MIN = 0.25
 RETRY_S_MAX = 2.0
 """While an engine starts: vLLM takes 15 s to minutes, and users wait for the first answer."""
@@ -53,7 +50,8 @@ class Describer:
                 await self._refresh()
             else:
                 await self._describe_until_it_answers()
-            await wait_for(self._link.describe_soon, self._link.jittered(DESCRIBE_INTERVAL_S))
+            interval_s = self._link.jittered(self._link.cadence.describe_s)
+            await wait_for(self._link.describe_soon, interval_s)
 
     async def _describe_until_it_answers(self) -> None:
         delay_s, complain_at_s = RETRY_S_MIN, self._link.now_s()

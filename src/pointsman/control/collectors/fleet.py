@@ -1,6 +1,7 @@
 """All nodes: added and removed while running, each with its own task."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from random import Random
@@ -10,6 +11,7 @@ import aiohttp
 import msgspec
 import zmq.asyncio
 
+from pointsman.control.collectors.cadence import Cadence
 from pointsman.control.collectors.client import EngineClient, new_session
 from pointsman.control.collectors.link import NodeLink
 from pointsman.control.collectors.node import NodeCollector
@@ -18,6 +20,11 @@ from pointsman.core.events import Admitted, Left, NodeSpec
 from pointsman.core.ids import NodeId, NodeName
 from pointsman.core.limits import NODES_MAX
 from pointsman.telemetry.collector_metrics import CollectorMetrics
+
+SEE_OFF_S = 0.1
+"""Between looks at a node that is to leave once it has nothing to do."""
+
+log = logging.getLogger(__name__)
 
 
 class NodeRefused(Exception):  # noqa: N818 - named by whose fault it is
@@ -44,14 +51,21 @@ class Fleet(NodeWatcher):
     """Owns every node's collector. Nodes may be added before it runs, and while it does."""
 
     def __init__(
-        self, service: SchedulerService, metrics: CollectorMetrics, *, seed: int = 0
+        self,
+        service: SchedulerService,
+        metrics: CollectorMetrics,
+        *,
+        cadence: Cadence | None = None,
+        seed: int = 0,
     ) -> None:
         self._service = service
         self._metrics = metrics
+        self._cadence = cadence or Cadence()
         self._rng = Random(seed)
         self._links: dict[NodeName, NodeLink] = {}
         self._by_id: dict[NodeId, NodeLink] = {}
         self._tasks: dict[NodeName, asyncio.Task[None]] = {}
+        self._retiring: dict[NodeName, asyncio.Task[None]] = {}
         self._runtime: _Runtime | None = None
         service.watch(self)
 
@@ -80,7 +94,7 @@ class Fleet(NodeWatcher):
             raise NodeRefused(f"the cluster has {NODES_MAX} nodes, its limit")
         tally = self._metrics.node(spec.name)
         rng = Random(self._rng.random())
-        link = NodeLink(spec, self._service, tally, rng, kv_events=kv_events)
+        link = NodeLink(spec, self._service, tally, rng, kv_events=kv_events, cadence=self._cadence)
         self._links[spec.name] = link
         self._start(link)
 
@@ -89,12 +103,55 @@ class Fleet(NodeWatcher):
         link = self._links.pop(name, None)
         if link is None:
             return False
+        retiring = self._retiring.pop(name, None)
+        if retiring is not None and retiring is not asyncio.current_task():
+            retiring.cancel()
         self._metrics.forget(name)
         task = self._tasks.pop(name, None)
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
         return True
+
+    def retire(self, name: NodeName, within_s: float) -> bool:
+        """Drain it, and take it out when nothing of ours runs there any more, or after
+        `within_s`. False if there is no such node."""
+        link = self._links.get(name)
+        if link is None or self._runtime is None:
+            return False
+        link.drain(True)
+        if name not in self._retiring:
+            task = self._runtime.tasks.create_task(self._see_off(link, within_s))
+            self._retiring[name] = task
+        return True
+
+    def stay(self, name: NodeName) -> None:
+        """It was to leave and no longer is."""
+        retiring = self._retiring.pop(name, None)
+        if retiring is not None:
+            retiring.cancel()
+            self._links[name].drain(False)
+
+    def respecify(self, spec: NodeSpec) -> None:
+        """Configure the node of that name and address otherwise; what it holds stays."""
+        link = self._links[spec.name]
+        assert link.spec.url == spec.url, (link.spec.url, spec.url)
+        link.respecify(spec)
+
+    def apply(self, cadence: Cadence) -> None:
+        """Look at all nodes this often from here on."""
+        self._cadence = cadence
+        for link in self._links.values():
+            link.cadence = cadence
+
+    def namesakes(self, spec: NodeSpec) -> list[NodeName]:
+        """The nodes that have its name or its address."""
+        links = self._links.values()
+        return [n.spec.name for n in links if n.spec.name == spec.name or n.spec.url == spec.url]
+
+    def is_retiring(self, name: NodeName) -> bool:
+        """Whether it is on its way out."""
+        return name in self._retiring
 
     def drain(self, name: NodeName, draining: bool) -> bool:
         """Out of rotation, or back into it. False if there is no such node."""
@@ -155,6 +212,17 @@ class Fleet(NodeWatcher):
         client = EngineClient(self._runtime.session, link.spec.url)
         collector = NodeCollector(link, client, self._runtime.context)
         self._tasks[link.spec.name] = self._runtime.tasks.create_task(collector.run())
+
+    async def _see_off(self, link: NodeLink, within_s: float) -> None:
+        """Wait until nothing runs on the node, then take it out."""
+        try:
+            async with asyncio.timeout(within_s):
+                while self._service.inflight_on(link.node_id):  # noqa: ASYNC110 - settlements tell nobody
+                    await asyncio.sleep(SEE_OFF_S)
+        except TimeoutError:
+            log.warning("engine %s leaves with requests of ours on it", link.spec.name)
+        await self.remove(link.spec.name)
+        log.info("engine %s is gone", link.spec.name)
 
 
 @asynccontextmanager

@@ -6,9 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
+from pointsman.control.collectors.cadence import Cadence
 from pointsman.control.collectors.identity import restart_evidence
 from pointsman.control.service import SchedulerService
 from pointsman.core.events import (
+    NodeChanged,
     NodeDescribed,
     NodeDraining,
     NodeFacts,
@@ -44,8 +46,10 @@ class NodeLink:
         rng: Random,
         *,
         kv_events: str = "auto",
+        cadence: Cadence,
     ) -> None:
         self.spec = spec
+        self.cadence = cadence
         self.service = service
         self.tally = tally
         self.kv_events = kv_events
@@ -125,6 +129,12 @@ class NodeLink:
         node_id, self.node_id = self.node_id, None
         if node_id is not None:
             self.service.submit(NodeLeft(node_id))
+
+    def respecify(self, spec: NodeSpec) -> None:
+        """The same engine at the same address, configured otherwise."""
+        self.spec = spec
+        if self.node_id is not None:
+            self.service.submit(NodeChanged(self.node_id, spec))
 
     def drain(self, draining: bool) -> None:
         """Out of rotation, or back into it; survives restarts of the engine."""

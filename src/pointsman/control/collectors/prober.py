@@ -8,20 +8,9 @@ from pointsman.core.events import NodeProbed
 from pointsman.core.ids import NodeId
 from pointsman.engines.adapters import EngineTrouble
 
-PROBE_INTERVAL_S = 10.0
-"""Between probes of a healthy node (MISSION E1)."""
-
-PROBE_RETRY_S = 1.0
-"""After a failure, and until it has recovered: three failures in a row take it out within
-3 s, two successes bring it back."""
-
-PROBE_TIMEOUT_S = 2.0
-
 BUSY_S = 10.0
 """An engine that began an answer this recently is alive, whatever its /health says: some
 answer nothing else during a long prefill (ik_llama.cpp#1210)."""
-
-SUCCESSES_TO_RECOVER = 2
 
 
 class Prober:
@@ -30,19 +19,20 @@ class Prober:
     def __init__(self, link: NodeLink, client: EngineClient) -> None:
         self._link = link
         self._client = client
-        self._successes = SUCCESSES_TO_RECOVER
+        self._successes = link.cadence.recovery_probes
 
     async def run(self) -> None:
         """Probe for ever, once the node is described."""
-        await asyncio.sleep(self._link.jittered(PROBE_INTERVAL_S) / 2)
+        link = self._link
+        await asyncio.sleep(link.jittered(link.cadence.probe_s) / 2)
         while True:
-            await self._link.described.wait()
+            await link.described.wait()
             await self.probe()
-            if self._successes < SUCCESSES_TO_RECOVER:
-                await asyncio.sleep(self._link.jittered(PROBE_RETRY_S))
+            if self._successes < link.cadence.recovery_probes:
+                await asyncio.sleep(link.jittered(link.cadence.probe_retry_s))
                 continue
-            self._link.probe_soon.clear()
-            if await wait_for(self._link.probe_soon, self._link.jittered(PROBE_INTERVAL_S)):
+            link.probe_soon.clear()
+            if await wait_for(link.probe_soon, link.jittered(link.cadence.probe_s)):
                 self._successes = 0  # a request failed there: look again, and again soon
 
     async def probe(self) -> None:
@@ -60,7 +50,7 @@ class Prober:
 
     def _healthy(self, node_id: NodeId) -> None:
         self._successes += 1
-        if self._successes == SUCCESSES_TO_RECOVER:
+        if self._successes == self._link.cadence.recovery_probes:
             self._link.describe_soon.set()  # it may have come back as another
         self._link.tally.probes_good.add()
         self._link.scrape_soon.set()  # while the connection is open
@@ -69,7 +59,8 @@ class Prober:
     async def _trouble(self) -> str | None:
         """What is wrong; None if nothing is, empty if the answer tells nothing."""
         try:
-            reply = await self._client.get("/health", timeout_s=PROBE_TIMEOUT_S)
+            timeout_s = self._link.cadence.probe_timeout_s
+            reply = await self._client.get("/health", timeout_s=timeout_s)
         except EngineTrouble as trouble:
             if trouble.timed_out and self._is_busy():
                 self._link.tally.probes_busy.add()

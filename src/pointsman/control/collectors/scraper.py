@@ -9,13 +9,8 @@ from pointsman.core.ids import NodeId
 from pointsman.engines.adapters import EngineTrouble, node_signals
 from pointsman.wire.engine_metrics import EngineKind, read_metrics
 
-INTERVAL_S_BUSY = 0.5
-"""While requests are there (MISSION B2). Own counts lead; this corrects them."""
-
 INTERVAL_S_IDLE_MIN = 2.0
-INTERVAL_S_IDLE_MAX = 15.0
-"""While none are: doubling up to this. A placement cuts it short, and so does a good probe, each
-10 s, whose connection is then used twice: connecting is most of what an idle engine costs."""
+"""While nothing runs there: doubling from this to the cadence's bound."""
 
 INTERVAL_S_ERROR_MAX = 30.0
 """After errors, doubling: an engine in trouble is not helped by questions."""
@@ -32,7 +27,7 @@ class Scraper:
     def __init__(self, link: NodeLink, client: EngineClient) -> None:
         self._link = link
         self._client = client
-        self._interval_s = INTERVAL_S_IDLE_MIN
+        self._interval_s = min(INTERVAL_S_IDLE_MIN, link.cadence.scrape_idle_s)
 
     async def run(self) -> None:
         """Scrape for ever, once the node is described."""
@@ -44,8 +39,9 @@ class Scraper:
             interval_s = self._link.jittered(self._interval_s)
             if await wait_for(self._link.scrape_soon, interval_s):
                 # A burst of placements asks many times; the answer is wanted twice a second.
-                pause_s = begun_s + INTERVAL_S_BUSY - self._link.now_s()
-                await asyncio.sleep(max(0.0, min(pause_s, INTERVAL_S_BUSY)))
+                busy_s = self._link.cadence.scrape_s
+                pause_s = begun_s + busy_s - self._link.now_s()
+                await asyncio.sleep(max(0.0, min(pause_s, busy_s)))
 
     async def scrape(self) -> None:
         """Ask once, tell the core, and choose when to ask again."""
@@ -83,5 +79,6 @@ class Scraper:
 
     def _next_interval_s(self, signals: NodeSignals, at_s: float) -> float:
         if signals.running or signals.waiting or self._link.placed_at_s >= at_s:
-            return INTERVAL_S_BUSY
-        return min(max(2 * self._interval_s, INTERVAL_S_IDLE_MIN), INTERVAL_S_IDLE_MAX)
+            return self._link.cadence.scrape_s
+        longer_s = max(2 * self._interval_s, INTERVAL_S_IDLE_MIN)
+        return min(longer_s, self._link.cadence.scrape_idle_s)

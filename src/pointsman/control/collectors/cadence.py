@@ -1,0 +1,31 @@
+"""How often engines are looked at, in seconds."""
+
+import msgspec
+
+from pointsman.core.limits import PROBE_SUCCESSES_MIN
+
+
+class Cadence(msgspec.Struct, frozen=True, kw_only=True):
+    """May be replaced while the collectors run; each goes by it from its next wait on.
+
+    probe_s          between probes of a healthy node (MISSION E1)
+    probe_retry_s    after a failure, and until it has recovered: with three failures in a row
+                     to take it out it is out within 3 s
+    probe_timeout_s  for a probe's answer
+    scrape_s         between scrapes while requests are there (MISSION B2). Own counts lead; a
+                     scrape corrects them
+    scrape_idle_s    while none are: doubling up to this. A placement cuts it short, and so does
+                     a good probe, whose connection is then used twice: connecting is most of
+                     what an idle engine costs
+    recovery_probes  good probes in a row after a failure before it is probed seldom again: the
+                     core's own threshold, or it would wait for the next one
+    describe_s       between looks at /v1/models: how late an adapter loaded at run time appears
+    """
+
+    probe_s: float = 10.0
+    probe_retry_s: float = 1.0
+    probe_timeout_s: float = 2.0
+    scrape_s: float = 0.5
+    scrape_idle_s: float = 15.0
+    recovery_probes: int = PROBE_SUCCESSES_MIN
+    describe_s: float = 30.0
