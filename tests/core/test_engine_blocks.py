@@ -63,9 +63,20 @@ def stored(
     hashes: Sequence[EngineHash],
     tokens: Sequence[int],
     parent: EngineHash | None = None,
-    **more: Any,
+    *,
+    medium: str | None = None,
+    lora_name: str | None = None,
+    extra_keys: Sequence[Any] | None = None,
 ) -> BlockStored:
-    return BlockStored(tuple(hashes), parent, tuple(tokens), len(tokens) // len(hashes), **more)
+    return BlockStored(
+        tuple(hashes),
+        parent,
+        tuple(tokens),
+        len(tokens) // len(hashes),
+        medium=medium,
+        lora_name=lora_name,
+        extra_keys=None if extra_keys is None else tuple(extra_keys),
+    )
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])

@@ -1,16 +1,23 @@
 """Bugs around us and in us: the client gets an answer, the scheduler its settlement."""
 
+from typing import cast
+
 import pytest
 
 from pointsman.core.errors import EndCause
-from pointsman.core.exchange import Exchange
-from pointsman.gateway.relay import Relay
+from pointsman.gateway.handler import Handler
 from tests.gateway.conftest import rig
 from tests.support.upstreams import OK_BODY, STREAM, Served, answer_ok, post
 
 
 def boom(*_: object) -> None:
     raise ZeroDivisionError
+
+
+class Broken:
+    """A client's transport that cannot write."""
+
+    write = boom
 
 
 async def test_a_placer_that_raises_costs_one_request() -> None:
@@ -50,18 +57,17 @@ async def test_a_relay_that_fails_ends_the_stream_and_settles(
         client = await it.connect()
         await client.send(post(body=STREAM))
         await client.reader.readuntil(b"data: 1\n\n")
-        monkeypatch.setattr(Relay, "pass_on", boom)
+        (handler,) = it.gateway._shared.live.values()
+        monkeypatch.setattr(cast("Handler", handler)._relay, "_transport", Broken())
         await it.engine.served[0].chunk(b"data: 2\n\n")
         await it.until(lambda: bool(it.placer.outcomes))
         assert it.placer.outcomes[0].end is EndCause.TRUNCATED
         await it.engine.left.wait()
 
 
-async def test_a_step_out_of_order_is_a_500_and_is_settled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with rig(answer_ok) as it:
-        monkeypatch.setattr(Exchange, "dialled", Exchange.failed)
+async def test_a_step_out_of_order_is_a_500_and_is_settled() -> None:
+    async with rig(answer_ok, answer_ok) as it:
+        it.placer.before_verdict = lambda: it.placer.place(it.placer.order[-1])  # and again
         answer = await it.ask(post())
         assert answer.status == 500
         assert it.placer.outcomes[0].end is EndCause.REFUSED

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.wire import sse
-from pointsman.wire.sse import SseScanner, StreamError, StreamSummary
+from pointsman.wire.sse import SseScanner
+from pointsman.wire.sse_events import ERROR_TEXT_MAX, StreamError, StreamSummary
 from pointsman.wire.usage import Usage, read_usage
 
 DATA = Path(__file__).parent / "data"
@@ -163,7 +164,7 @@ def test_the_recorded_death_of_an_engine_is_an_error_though_done() -> None:
         ({"type": "error", "code": "server_error", "message": "responses"}, "responses"),
         ({"type": "response.failed", "response": {"error": {"message": "failed"}}}, "failed"),
         ({"object": "error", "message": "old vLLM", "code": 400}, "old vLLM"),
-        ({"error": {"message": "x" * 10_000}}, "x" * sse.ERROR_TEXT_MAX),
+        ({"error": {"message": "x" * 10_000}}, "x" * ERROR_TEXT_MAX),
     ],
 )
 def test_every_engines_error_frame(frame: Any, message: str) -> None:

@@ -1,7 +1,6 @@
 """Which nodes may serve a request, and why the others may not."""
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from operator import attrgetter
 
 from pointsman.core.cluster import Cluster, Health, Node
@@ -25,7 +24,7 @@ def eligible(cluster: Cluster, request: Request, tried: Sequence[NodeId]) -> lis
 
 def exclusions(nodes: Iterable[Node], request: Request, tried: Sequence[NodeId]) -> list[Exclusion]:
     """Every node that may not take `request`, with the first reason that holds."""
-    reasons = ((node, ineligibility(node, request, tried)) for node in nodes)
+    reasons = [(node, ineligibility(node, request, tried)) for node in nodes]
     return [Exclusion(node.name, why) for node, why in reasons if why is not None]
 
 
@@ -80,8 +79,8 @@ def shortlist(nodes: list[Node], levels: Levels, turn: int) -> list[Node]:
     start = turn % len(nodes)
     by_load = sorted(nodes[start:] + nodes[:start], key=_load_s)
     holders = _deepest_holders(by_load, levels, CANDIDATES_MAX // 2)
-    rest = (node for node in by_load if node.slot not in holders)
-    return [*holders.values(), *islice(rest, CANDIDATES_MAX - len(holders))]
+    rest = [node for node in by_load if node.slot not in holders]
+    return [*holders.values(), *rest[: CANDIDATES_MAX - len(holders)]]
 
 
 _load_s = attrgetter("load_s")

@@ -300,7 +300,7 @@ class Cluster:
     def models(self) -> list[ModelCard]:
         """Every served model once, in order of joining."""
         cards = {card.name: card for node in reversed(list(self.nodes)) for card in node.models}
-        order = dict.fromkeys(card.name for node in self.nodes for card in node.models)
+        order = dict.fromkeys([card.name for node in self.nodes for card in node.models])
         return [cards[name] for name in order]
 
     def add(self, spec: NodeSpec) -> Node:

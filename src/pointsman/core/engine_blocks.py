@@ -12,7 +12,7 @@ hash: such a block can never be mistaken for the same text without the image.
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import cast
 
 from msgspec import msgpack
 
@@ -24,7 +24,9 @@ _NAME_MASK = (1 << 60) - 1  # an int of that size takes 32 bytes, a whole digest
 _NAME_BYTES = 8
 _GPU = frozenset({"gpu", "cuda", "device"})
 Keys = Sequence[object]
-_K = TypeVar("_K")
+_Kept = object
+"""A hash that is only kept and passed on. Compiled code would make an int anew wherever it is
+stored: 32 bytes in each of the maps, for every block of every engine."""
 
 
 class EngineBlocks:
@@ -43,9 +45,9 @@ class EngineBlocks:
         self.orphans = 0
         self.malformed = 0
         self.overflows = 0
-        self._own: dict[int, BlockHash] = {}  # engine's name -> our hash
-        self._copies: dict[int, int] = {}  # name -> further times that it was stored
-        self._names: dict[BlockHash, int] = {}  # our hash -> how many names it has
+        self._own: dict[_Kept, _Kept] = {}  # engine's name -> our hash
+        self._copies: dict[_Kept, int] = {}  # name -> further times that it was stored
+        self._names: dict[_Kept, int] = {}  # our hash -> how many names it has
 
     def __repr__(self) -> str:
         return (
@@ -70,8 +72,8 @@ class EngineBlocks:
         """Blocks that are told under our own hashes, which are then their names, too."""
         return self._store(_names(hashes), hashes)
 
-    def _store(self, found: Sequence[int], chain: Sequence[BlockHash]) -> list[BlockHash]:
-        own: list[BlockHash] = []
+    def _store(self, found: Sequence[_Kept], chain: Sequence[_Kept]) -> list[BlockHash]:
+        own: list[_Kept] = []
         known, copies, names = self._own, self._copies, self._names
         for name, computed in zip(found, chain, strict=False):
             block = known.get(name)
@@ -84,13 +86,13 @@ class EngineBlocks:
                 self.overflows += len(found) - len(own)
                 break
             own.append(block)
-        return own
+        return cast("list[BlockHash]", own)
 
     def removed(self, event: BlockRemoved) -> list[BlockHash]:
         """Our hashes of what the engine no longer holds under any name."""
         if not _on_gpu(event.medium):
             return []
-        gone: list[BlockHash] = []
+        gone: list[_Kept] = []
         for name in _names(event.block_hashes):
             if name in self._copies:
                 _count_down(self._copies, name)
@@ -98,7 +100,7 @@ class EngineBlocks:
                 not _count_down(self._names, block)
             ):
                 gone.append(block)
-        return gone
+        return cast("list[BlockHash]", gone)
 
     def cleared(self) -> None:
         """The engine holds nothing any more."""
@@ -109,13 +111,13 @@ class EngineBlocks:
     def check(self) -> None:
         """Assert that the three maps agree."""
         assert len(self._own) <= self.blocks_max, self
-        names: dict[BlockHash, int] = {}
+        names: dict[_Kept, int] = {}
         for block in self._own.values():
             names[block] = names.get(block, 0) + 1
         assert names == self._names, self
         assert all(name in self._own and count > 0 for name, count in self._copies.items())
 
-    def _chain(self, event: BlockStored) -> list[BlockHash]:
+    def _chain(self, event: BlockStored) -> Sequence[_Kept]:
         """Our hashes of the event's blocks; fewer, or none, where they cannot be known."""
         count, size = len(event.block_hashes), event.block_size
         if not count or size <= 0 or len(event.token_ids) != count * size:
@@ -140,7 +142,7 @@ class EngineBlocks:
 
     def _parent(self, event: BlockStored, salt: str) -> BlockHash | None:
         if event.parent_block_hash is not None:
-            return self._own.get(_names([event.parent_block_hash])[0])
+            return cast("BlockHash | None", self._own.get(_names([event.parent_block_hash])[0]))
         namespace = Namespace(event.lora_name or self.model, salt)
         return root_hash(namespace, Scheme(Unit.TOKENS, event.block_size))
 
@@ -149,14 +151,14 @@ def _on_gpu(medium: str | None) -> bool:
     return medium is None or medium == "GPU" or medium.lower() in _GPU
 
 
-def _names(hashes: Sequence[EngineHash]) -> list[int]:
+def _names(hashes: Sequence[EngineHash]) -> Sequence[_Kept]:
     """60 bits of each of the engine's hashes, whether they are sent as numbers or as bytes."""
     return [
         (h if isinstance(h, int) else int.from_bytes(h[-_NAME_BYTES:])) & _NAME_MASK for h in hashes
     ]
 
 
-def _count_down(counts: dict[_K, int], key: _K) -> bool:
+def _count_down(counts: dict[_Kept, int], key: _Kept) -> bool:
     """One less of `key`; whether there are more."""
     count = counts.pop(key)
     if count == 1:

@@ -63,7 +63,7 @@ class Residency:
         for size in sizes:
             found = self._tokens.match(prompt.chain(Scheme(Unit.TOKENS, size)))
             slots = -1 if len(sizes) == 1 else _slots(nodes, size)
-            levels += ((mask & slots, depth * size) for mask, depth in found if mask & slots)
+            levels += [(mask & slots, depth * size) for mask, depth in found if mask & slots]
         levels.sort(key=itemgetter(1), reverse=True)
         return levels
 

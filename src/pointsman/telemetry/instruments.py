@@ -92,7 +92,7 @@ class Histogram:
         assert list(bounds) == sorted(set(bounds)), bounds
         self._name, self._help, self._labels = name, help_, tuple(labels)
         self._bounds = tuple(bounds)
-        self._names = [*(repr(float(bound)) for bound in bounds), "+Inf"]
+        self._names = [*[repr(float(bound)) for bound in bounds], "+Inf"]
         self._children: dict[tuple[str, ...], HistogramChild] = {}
         registry.register(self)
 

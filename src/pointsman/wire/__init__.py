@@ -8,6 +8,7 @@ Reading order:
     multipart       the model named in a form
     usage           what an engine says it processed
     sse             usage, errors and end of a relayed event stream
+    sse_events      what a single one of its events says
     engine_events   vLLM's KV-cache events
     engine_metrics  an engine's /metrics page
 

@@ -9,44 +9,24 @@ plain one is remembered: a chunk with the same frame is plain too, at a third of
 """
 
 import re
-from collections.abc import Callable
-from typing import TypeVar
 
-import msgspec
 from msgspec import Raw
 
+from pointsman.wire.sse_events import (
+    Frame,
+    StreamError,
+    StreamSummary,
+    decode_frame,
+    decode_inner,
+    decode_usage,
+    read,
+    stream_error,
+)
 from pointsman.wire.usage import Usage, UsageFields
-
-T = TypeVar("T")
 
 LINE_BYTES_MAX = 1024 * 1024
 """Longest line that is looked into and the most that is kept of one that is not yet whole.
 What a longer one says (its usage, its error) stays unknown; it is still counted."""
-
-ERROR_TEXT_MAX = 500
-"""Characters kept of an error's message: it goes to a log line."""
-
-
-class StreamError(msgspec.Struct, frozen=True, gc=False):
-    """An error an engine reported inside a stream that had begun with status 200."""
-
-    message: str
-    type: str | None = None
-    code: str | None = None
-
-
-class StreamSummary(msgspec.Struct, frozen=True, gc=False):
-    """What a whole stream said. `events` counts data lines but `[DONE]`: about one a token.
-
-    `finished`: the model came to an end (a finish reason, or the dialect's last event).
-    `done`: the stream did (`[DONE]`, or the dialect's last event); after an error it may too.
-    """
-
-    events: int = 0
-    usage: Usage | None = None
-    error: StreamError | None = None
-    finished: bool = False
-    done: bool = False
 
 
 class SseScanner:
@@ -132,24 +112,24 @@ class SseScanner:
         if data == b"[DONE]":
             self._events -= 1
             self.done = True
-        elif (frame := _read(_decode_frame, data)) is not None:
+        elif (frame := read(decode_frame, data)) is not None:
             self._note_usage(frame)
             self._note_end(frame)
             if self.error is None:
-                self.error = _stream_error(frame)
+                self.error = stream_error(frame)
 
-    def _note_usage(self, frame: "_Frame") -> None:
+    def _note_usage(self, frame: Frame) -> None:
         # Anthropic's message_start and the Responses API have it one level down.
         for raw in (frame.message, frame.response):
-            if (inner := _read(_decode_inner, raw)) is not None:
+            if (inner := read(decode_inner, raw)) is not None:
                 self._take_usage(inner.usage)
         self._take_usage(frame.usage)
 
     def _take_usage(self, raw: Raw) -> None:
-        if (fields := _read(_decode_usage, raw)) is not None:
+        if (fields := read(decode_usage, raw)) is not None:
             self._usage = fields.over(self._usage)
 
-    def _note_end(self, frame: "_Frame") -> None:
+    def _note_end(self, frame: Frame) -> None:
         if frame.type in _LAST_EVENTS:
             self.finished = self.finished or frame.type in _GOOD_ENDS
             self.done = True
@@ -219,72 +199,3 @@ def _has_mark(lines: bytes) -> bool:
 # Responses API and Anthropic messages: their last events stand for [DONE].
 _GOOD_ENDS = frozenset({"response.completed", "response.incomplete", "message_stop"})
 _LAST_EVENTS = _GOOD_ENDS | {"response.failed"}
-
-
-class _Choice(msgspec.Struct, frozen=True, gc=False):
-    finish_reason: str | None = None
-
-
-class _Inner(msgspec.Struct, frozen=True, gc=False):
-    usage: Raw = Raw()
-    error: Raw = Raw()
-
-
-class _Frame(msgspec.Struct, frozen=True, gc=False):
-    type: str | None = None
-    object: str | None = None
-    error: Raw = Raw()
-    message: Raw = Raw()
-    usage: Raw = Raw()
-    response: Raw = Raw()
-    choices: list[_Choice] | None = None
-
-
-class _Error(msgspec.Struct, frozen=True, gc=False):
-    message: str | None = None
-    type: str | None = None
-    code: str | int | None = None
-
-    def public(self) -> StreamError:
-        code = None if self.code is None else str(self.code)
-        return StreamError((self.message or "")[:ERROR_TEXT_MAX], self.type, code)
-
-
-def _stream_error(frame: _Frame) -> StreamError | None:
-    """The error a frame reports: `{"error": ...}` of the engines and Anthropic, a Responses
-    API `error` or `response.failed` event, or vLLM's older `{"object": "error"}`."""
-    if not _is_absent(frame.error):
-        return _error_of(frame.error)
-    if frame.type == "error" or frame.object == "error":
-        return StreamError((_read(_decode_text, frame.message) or "")[:ERROR_TEXT_MAX], frame.type)
-    inner = _read(_decode_inner, frame.response)
-    if inner is not None and not _is_absent(inner.error):
-        return _error_of(inner.error)
-    return StreamError("", frame.type) if frame.type == "response.failed" else None
-
-
-def _error_of(raw: Raw) -> StreamError:
-    error = _read(_decode_error, raw)
-    if error is not None:
-        return error.public()
-    text = _read(_decode_text, raw) or bytes(raw).decode(errors="replace")
-    return StreamError(text[:ERROR_TEXT_MAX])
-
-
-def _is_absent(raw: Raw) -> bool:
-    return bytes(raw) in (b"", b"null")
-
-
-def _read(decode: Callable[[bytes | Raw], T], data: bytes | Raw) -> T | None:
-    """`data` decoded, or None for what is not of that kind."""
-    try:
-        return decode(data)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-
-
-_decode_frame = msgspec.json.Decoder(_Frame).decode
-_decode_inner = msgspec.json.Decoder(_Inner).decode
-_decode_usage = msgspec.json.Decoder(UsageFields).decode
-_decode_error = msgspec.json.Decoder(_Error).decode
-_decode_text = msgspec.json.Decoder(str).decode

@@ -97,7 +97,7 @@ class Fit:
         self._track(cut)
         if self._has_changed():
             shares = zip(self.coefficients, self._prior_first, strict=True)
-            a, b, c = (max(known, _PRIOR_SHARE_MIN * first) for known, first in shares)
+            a, b, c = [max(known, _PRIOR_SHARE_MIN * first) for known, first in shares]
             self._start((a, b, c))
             cut = self._cut(residual)
         self._forget()
@@ -147,7 +147,7 @@ class Fit:
         for i in range(3):
             matrix[i][i] += ridge
         ratios = nnls(matrix, [value + ridge * multiple for value in self._vector])
-        a, b, c = (r * p for r, p in zip(ratios, self._prior, strict=True))
+        a, b, c = [r * p for r, p in zip(ratios, self._prior, strict=True)]
         self.coefficients = (a, b, c)
 
 

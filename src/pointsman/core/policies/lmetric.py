@@ -8,6 +8,7 @@ pending prefill tokens belong to the first factor, as in the published implement
 
 from collections.abc import Sequence
 from random import Random
+from typing import ClassVar
 
 from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
@@ -18,7 +19,7 @@ from pointsman.core.request import Request
 class LMetric(Stateless):
     """`why` is what its decisions say; a policy that falls back to it says so."""
 
-    name = "lmetric"
+    name: ClassVar[str] = "lmetric"
     prunes = True
 
     def __init__(self, why: str = "least tokens to prefill times requests") -> None:

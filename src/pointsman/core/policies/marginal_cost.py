@@ -13,6 +13,7 @@ Where a candidate's speeds are not learned yet, seconds cannot be compared: lmet
 
 from collections.abc import Sequence
 from random import Random
+from typing import ClassVar
 
 from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
@@ -24,7 +25,7 @@ CONVEXITY_PER_S = 0.1
 
 
 class MarginalCost(Stateless):
-    name = "marginal_cost"
+    name: ClassVar[str] = "marginal_cost"
     prunes = True
 
     def __init__(self, convexity_per_s: float = CONVEXITY_PER_S) -> None:

@@ -6,6 +6,7 @@ that joins late is next, and one that was full has not lost its turn.
 
 from collections.abc import Sequence
 from random import Random
+from typing import ClassVar
 
 from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
@@ -14,7 +15,7 @@ from pointsman.core.request import Request
 
 
 class RoundRobin(Stateless):
-    name = "round_robin"
+    name: ClassVar[str] = "round_robin"
 
     def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
         for row in rows:
