@@ -1,22 +1,37 @@
 # Pointsman. `make` lists the targets.
-# Needs python3 >= 3.11 and make; everything installed goes into .venv (the peers into bench/.venv).
+# Needs python3 >= 3.11 and make; compiles where there is a C compiler. Everything installed goes
+# into .venv (the peers into bench/.venv).
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format lint types tidy coverage readme soak \
+.PHONY: help setup compile interpreted wheel demo test check format lint types tidy coverage readme soak \
 	bench bench-micro bench-idle bench-macro lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
 PIP_FLAGS := --quiet --disable-pip-version-check
 INSTALLED := .venv/.installed
+COMPILED := .venv/.compiled
 PEERS_INSTALLED := bench/.venv/.installed
+HOT := $(shell sed -n '/^compiled = /,$$s|^  "\(pointsman\..*\)",.*|\1|p' pyproject.toml | \
+	sed 's|\.|/|g; s|.*|src/&.py|')
 CORE_TESTS := $(wildcard tests/core tests/scenarios tests/twins)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(INSTALLED)  ## install everything into .venv (again only when the lock changes)
+setup: $(INSTALLED) $(COMPILED)  ## install into .venv and compile (again after changes)
+
+compile: $(INSTALLED)  ## compile the hot modules anew, beside their sources
+	$(BIN)/python tools/compile.py
+	@touch $(COMPILED)
+
+interpreted: $(INSTALLED)  ## remove what was compiled, until the next target that needs setup
+	$(BIN)/python tools/compile.py --remove
+	@rm -f $(COMPILED)
+
+wheel: setup  ## a wheel for machines like this one, with what is compiled, into dist/
+	POINTSMAN_COMPILED=1 $(BIN)/pip wheel $(PIP_FLAGS) --no-deps --wheel-dir dist .
 
 demo: setup  ## simulated engines, scheduler and gateway, in the foreground
 	$(BIN)/pointsman up
@@ -41,7 +56,7 @@ tidy: setup  ## import rules, lengths, banned calls, links
 	$(BIN)/pytest --quiet tests/tidy
 
 coverage: setup  ## branch coverage of the core by its own tests; the bar is in pyproject.toml
-	$(BIN)/coverage run -m pytest --quiet $(CORE_TESTS)
+	$(BIN)/coverage run -m pytest -p tests.support.interpreted --quiet $(CORE_TESTS)
 	$(BIN)/coverage report
 
 readme: setup  ## run the commands of README.md
@@ -64,12 +79,14 @@ bench-macro: setup $(PEERS_INSTALLED)  ## gateway CPU per request and per chunk,
 
 lock: setup  ## resolve requirements.lock anew
 	$(BIN)/pip install $(PIP_FLAGS) pip-tools
-	$(BIN)/pip-compile --quiet --upgrade --all-extras --strip-extras --no-emit-index-url \
+	$(BIN)/pip-compile --quiet --upgrade --all-extras --strip-extras --allow-unsafe \
+		--no-emit-index-url \
 		--no-emit-trusted-host --no-emit-find-links --no-header --no-annotate \
 		--output-file requirements.lock pyproject.toml
 
 clean:  ## remove what the targets made
-	rm -rf .venv bench/.venv .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist bench/.venv .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src -name '*.so' -delete
 
 $(INSTALLED): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -82,6 +99,13 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install $(PIP_FLAGS) -r requirements.lock
 	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --editable .
 	@touch $@
+
+$(COMPILED): $(INSTALLED) tools/compile.py $(HOT)
+	@echo "Compiling the hot modules, about a minute ..."
+	@touch $@.begun
+	@$(BIN)/python tools/compile.py || { $(BIN)/python tools/compile.py --remove; \
+		echo "Nothing is compiled: the same program, but it takes up to twice the time." >&2; }
+	@mv $@.begun $@
 
 $(PEERS_INSTALLED): bench/requirements.txt
 	$(PYTHON) -m venv bench/.venv

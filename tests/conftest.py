@@ -16,6 +16,15 @@ settings.register_profile(
 settings.load_profile("project")
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Python prefers a compiled module to its source, even to a newer one."""
+    sources = session.config.rootpath / "src"
+    for library in sources.glob("pointsman/**/*.so"):
+        source = library.with_name(library.name.partition(".")[0] + ".py")
+        if not source.exists() or source.stat().st_mtime > library.stat().st_mtime:
+            pytest.exit(f"{library.name} is not of its source: make compile, or interpreted", 2)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite", action="store_true", help="write scenario files as they play; review the diff"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pointsman import __version__
+from pointsman import __version__, code_form
 from pointsman.cli.explain import _INELIGIBLE
 from pointsman.cli.main import main
 from pointsman.core.decision import Ineligible
@@ -53,7 +53,7 @@ def test_help_imports_no_command() -> None:
 
 
 def test_the_version_is_the_package_s() -> None:
-    assert run("--version")[1] == f"pointsman, version {__version__}\n"
+    assert run("--version")[1] == f"pointsman, version {__version__}, {code_form()}\n"
 
 
 def test_wrong_usage_leaves_with_2() -> None:

@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from pointsman import code_form
 from pointsman.control.api import AdminApi
 from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.ids import ModelName, RequestId
@@ -90,6 +91,7 @@ async def test_the_state_shows_nodes_totals_and_failures(client: Client, cluster
     assert node["facts"]["kind"] == "vllm"
     assert state["models"][0]["name"] == "m"
     assert state["ready"] is True
+    assert state["code"] == code_form()
     assert state["totals"]["in_flight"] == state["totals"]["unsettled"] == 1
     assert state["gateway"]["clients"] == 3
     assert state["failures"] == {"steps_failed": 0, "sinks_failed": 0, "open_full": 0}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import click
 
-from pointsman import __version__
+from pointsman import __version__, code_form
 
 
 class _Lazy(NamedTuple):
@@ -72,7 +72,9 @@ class _LazyGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 problems found, 2 wrong usage or configuration.",
 )
-@click.version_option(__version__, prog_name="pointsman")
+@click.version_option(
+    __version__, prog_name="pointsman", message=f"%(prog)s, version %(version)s, {code_form()}"
+)
 def main() -> None:
     """Scheduler and gateway for clusters of LLM inference engines.
 

@@ -14,6 +14,7 @@ from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import CollectorRegistry
 
+from pointsman import code_form
 from pointsman.control.api_types import (
     ExplainBody,
     NewNode,
@@ -108,6 +109,7 @@ class AdminApi:
         return _json(
             State(
                 version=self._version,
+                code=code_form(),
                 ready=self._service.ready(),
                 policy=scheduler.policy,
                 models=tuple(scheduler.models()),

@@ -101,6 +101,7 @@ class State(msgspec.Struct, frozen=True):
     """Everything at one moment. `failures` above 0 are bugs; the log has them."""
 
     version: str
+    code: str  # compiled or interpreted
     ready: bool
     policy: str
     models: tuple[ModelCard, ...]
