@@ -96,6 +96,10 @@ def test_a_dollar_can_be_written(tmp_path: Path) -> None:
         ("listen: {api_keys: a}", "listen.api_keys is to be a list"),
         ("policy: round_robbin", "did you mean 'round_robin'?"),
         ("admin: {port: 8080}", "8080 is listen.port too"),
+        ("limits: {bodies_bytes_max: 1048576}", "is below limits.body_bytes_max"),
+        ("timeouts: {body_gap_s: 700}", "is above timeouts.body_s"),
+        ("listen: {keep_alive_comments_s: 0.1}", "is below 0.25"),
+        ("retries: {budget_ratio: 1.5}", "1.5 is above 1"),
     ],
 )
 def test_a_bad_value_is_named(tmp_path: Path, value: str, message: str) -> None:

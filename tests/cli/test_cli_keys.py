@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from pointsman.cli import config_file
 from pointsman.cli.config import Config, Key, Listen
 from pointsman.cli.main import main
-from pointsman.cli.process import api_keys, gateway_options
+from pointsman.cli.wiring import api_keys, gateway_options
 from pointsman.cli.yaml_reader import Problem, Rejected
 from pointsman.core.admission.key_rules import KeyLimits, KeyRules
 

@@ -1,10 +1,18 @@
 """A configuration becomes options, and a dry run reads a request as the gateway does."""
 
+import inspect
+import re
+
+import msgspec
 import pytest
 
-from pointsman.cli.config import Config, Engine, Limits, Listen, Timeouts
-from pointsman.cli.process import gateway_options, node_spec, read_request, scheduler_options
-from pointsman.gateway import ApiKey, key_digest
+from pointsman.cli import wiring
+from pointsman.cli.config import Config, Engine, Health, Limits, Listen, Retries, Timeouts
+from pointsman.cli.process import read_request
+from pointsman.cli.wiring import cadence, gateway_options, node_spec, scheduler_options
+from pointsman.control.collectors.cadence import Cadence
+from pointsman.core.options import SchedulerOptions
+from pointsman.gateway import ApiKey, GatewayOptions, key_digest
 
 CHAT = "/v1/chat/completions"
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hello"}],"max_tokens":9}'
@@ -46,6 +54,8 @@ def test_every_setting_reaches_its_part() -> None:
         limits=Limits(
             connections_max=7, body_bytes_max=2_048, queue_length_max=8, index_bytes_max=1 << 20
         ),
+        health=Health(probe_failures_max=9, probe_successes_min=4, probe_s=77, scrape_idle_s=66),
+        retries=Retries(attempts_max=1, budget_ratio=0.5),
     )
     gateway = gateway_options(config)
     assert (gateway.keys, gateway.cors_origins) == ((ApiKey(key_digest(b"k")),), ("https://a",))
@@ -56,6 +66,28 @@ def test_every_setting_reaches_its_part() -> None:
     scheduler = scheduler_options(config)
     assert (scheduler.policy, scheduler.queue_length_max) == ("least_request", 8)
     assert scheduler.index_bytes_max == 1 << 20
+    assert scheduler.health.probe_failures_max == 9
+    assert scheduler.retries == gateway.retries
+    assert (gateway.retries.attempts_max, gateway.retries.budget_ratio) == (1, 0.5)
+    looked = cadence(config)
+    assert (looked.probe_s, looked.scrape_idle_s, looked.recovery_probes) == (77, 66, 4)
+
+
+def test_defaults_are_those_of_the_parts() -> None:
+    """What no file says is what each part would do by itself."""
+    plain, config = GatewayOptions(cors_origins=()), Config()
+    drain_s = config.timeouts.drain_s  # a supervisor's patience, not the gateway's
+    assert gateway_options(config) == msgspec.structs.replace(plain, drain_s=drain_s)
+    assert scheduler_options(config) == SchedulerOptions()
+    assert cadence(config) == Cadence()
+
+
+@pytest.mark.parametrize("section", [Timeouts, Limits, Health, Retries])
+def test_every_bound_is_used(section: type[msgspec.Struct]) -> None:
+    """A field that nothing reads would be a knob that turns nothing."""
+    source = inspect.getsource(wiring)
+    for name in section.__struct_fields__:
+        assert re.search(rf"\.{name}\b", source), name
 
 
 def test_comments_are_off_by_default_and_every_origin_is_refused() -> None:

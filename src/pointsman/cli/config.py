@@ -1,7 +1,8 @@
 """The configuration: every field with its unit, default and what it trades.
 
-The descriptions are the reference: `pointsman init` writes them into its example, so that
-the two cannot differ. `config_file` reads a file into these structs.
+The descriptions are the reference: `pointsman init` writes them into its example, and
+docs/CONFIGURATION.md is made of them, so that they cannot differ. `config_bounds` has the
+sections that bound time, memory and failures. `config_file` reads a file into these structs.
 """
 
 import re
@@ -10,22 +11,28 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from pointsman.cli.config_bounds import Health, Limits, Retries, Timeouts
 from pointsman.core import limits
-from pointsman.core.limits import (
-    INDEX_BYTES_MAX,
-    NODES_MAX,
-    QUEUE_LENGTH_MAX,
-    QUEUE_TIMEOUT_S,
-)
+from pointsman.core.limits import NODES_MAX
 from pointsman.core.policies import catalog
 
-_STAGES = limits.Timeouts()
+__all__ = [
+    "Admin",
+    "Config",
+    "Engine",
+    "Health",
+    "Key",
+    "Limits",
+    "Listen",
+    "Log",
+    "Retries",
+    "Timeouts",
+]
 
 KEYS_MAX = 10_000
 """API keys in a file: some megabytes of memory, and a reload of a tenth of a second."""
 
 Port = Annotated[int, Meta(ge=0, le=65_535)]
-Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 NAME_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
 Name = Annotated[str, Meta(pattern=NAME_PATTERN.pattern)]
 
@@ -181,89 +188,6 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = False
 
 
-class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long each stage of a request may take."""
-
-    connect_s: Annotated[
-        Seconds, Meta(description="Seconds to connect to an engine before another is tried.")
-    ] = _STAGES.connect_s
-    first_byte_s: Annotated[
-        Seconds,
-        Meta(
-            description="Seconds until an engine's first byte. Long prompts in a long queue need "
-            "minutes; short values turn load into errors."
-        ),
-    ] = _STAGES.first_byte_s
-    idle_s: Annotated[
-        Seconds,
-        Meta(
-            description="Seconds between two chunks of a stream before it counts as hung. "
-            "Engines that preempt a request may pause it for long."
-        ),
-    ] = _STAGES.idle_s
-    total_s: Annotated[
-        Seconds,
-        Meta(
-            description="Seconds for a whole request. What runs longer holds KV blocks that "
-            "others wait for."
-        ),
-    ] = _STAGES.total_s
-    queue_s: Annotated[
-        Seconds,
-        Meta(
-            description="Seconds that a request may wait for an engine with room before it gets "
-            "429. Longer than its client waits helps nobody."
-        ),
-    ] = QUEUE_TIMEOUT_S
-    drain_s: Annotated[
-        Seconds,
-        Meta(
-            description="Seconds that running requests get to finish after SIGTERM. Keep it "
-            "below the supervisor's own patience (Kubernetes: terminationGracePeriodSeconds)."
-        ),
-    ] = 30.0
-
-
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bounds on memory."""
-
-    connections_max: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=1_000_000,
-            description="Client connections at once; more get 429. Each open stream costs some "
-            "tens of KiB and two file descriptors (ulimit -n).",
-        ),
-    ] = 8_192
-    body_bytes_max: Annotated[
-        int,
-        Meta(
-            ge=1_024,
-            le=1 << 30,
-            description="Bytes of a request body; larger gets 413. Images travel in it as base64.",
-        ),
-    ] = 32 * 1024 * 1024
-    queue_length_max: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=1_000_000,
-            description="Requests held centrally while no engine has room; more get 429. A longer "
-            "queue answers later instead of refusing sooner.",
-        ),
-    ] = QUEUE_LENGTH_MAX
-    index_bytes_max: Annotated[
-        int,
-        Meta(
-            ge=1 << 20,
-            le=1 << 38,
-            description="Bytes of the prefix index, about 128 a block. Too small forgets prefixes "
-            "that the engines still hold.",
-        ),
-    ] = INDEX_BYTES_MAX
-
-
 class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is written down."""
 
@@ -310,4 +234,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()
     timeouts: Annotated[Timeouts, Meta(description="How long each stage may take.")] = Timeouts()
     limits: Annotated[Limits, Meta(description="Bounds on memory.")] = Limits()
+    health: Annotated[
+        Health, Meta(description="When an engine is out of service, and how often it is looked at.")
+    ] = Health()
+    retries: Annotated[
+        Retries, Meta(description="How often a request that failed is tried on another engine.")
+    ] = Retries()
     log: Annotated[Log, Meta(description="What is written down.")] = Log()

@@ -15,6 +15,9 @@ from pointsman.cli.config import Config, Engine, Key
 from pointsman.cli.yaml_reader import Document, Position, Problem, Rejected, read
 from pointsman.engines.adapters.address import kv_events_problem, url_problem
 
+COMMENTS_S_MIN = 0.25
+"""How exactly the gateway waits."""
+
 HASH_PREFIX = "sha256:"
 _HASH = re.compile(HASH_PREFIX + "[0-9a-fA-F]{64}")
 
@@ -65,7 +68,7 @@ def _inconsistencies(
         yield Problem(*at("admin", "port"), f"admin.port: {config.admin.port} is listen.port too")
     if needs_engines and ("engines",) not in document.positions:
         yield Problem(1, 1, "no engines: list them under 'engines:' ('engines: []' means none yet)")
-    for path, problem in duplicates(config.engines):
+    for path, problem in (*_contradictions(config), *duplicates(config.engines)):
         yield Problem(*at(*path), problem)
     for path, problem in key_problems(config.keys):
         yield Problem(*at(*path), problem)
@@ -80,6 +83,20 @@ def _inconsistencies(
             yield Problem(
                 *at("engines", index, "kv_events"), f"engines[{index}].kv_events: {problem}"
             )
+
+
+def _contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Where two bounds exclude each other, and the sentence for it."""
+    limits, timeouts = config.limits, config.timeouts
+    if limits.body_bytes_max > limits.bodies_bytes_max:
+        text = "limits.bodies_bytes_max is below limits.body_bytes_max: no such body could come in"
+        yield ("limits", "bodies_bytes_max"), text
+    if timeouts.body_gap_s > timeouts.body_s:
+        text = "timeouts.body_gap_s is above timeouts.body_s, which would be the only bound"
+        yield ("timeouts", "body_gap_s"), text
+    if 0 < config.listen.keep_alive_comments_s < COMMENTS_S_MIN:
+        text = f"listen.keep_alive_comments_s is below {COMMENTS_S_MIN}; 0 is off"
+        yield ("listen", "keep_alive_comments_s"), text
 
 
 def duplicates(engines: Sequence[Engine]) -> Iterator[tuple[tuple[str | int, ...], str]]:

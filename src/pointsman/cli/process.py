@@ -15,24 +15,20 @@ from prometheus_client import ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
 from pointsman import __version__
-from pointsman.cli.config import Config, Engine, Key
-from pointsman.cli.config_file import HASH_PREFIX, engine_name
+from pointsman.cli.config import Config
+from pointsman.cli.wiring import cadence, gateway_options, node_spec, scheduler_options
 from pointsman.control.api import AdminApi
 from pointsman.control.collectors.fleet import Fleet
 from pointsman.control.service import NodeWatcher, SchedulerService
-from pointsman.core.admission.key_rules import KeyLimits, KeyRules
 from pointsman.core.errors import Reason
-from pointsman.core.events import Left, NodeSpec
-from pointsman.core.ids import ModelName, NodeName, RequestId
-from pointsman.core.limits import Timeouts
-from pointsman.core.options import SchedulerOptions
+from pointsman.core.events import Left
+from pointsman.core.ids import RequestId
 from pointsman.core.request import Request
 from pointsman.core.scheduler import Scheduler
-from pointsman.gateway import ApiKey, Gateway, key_digest
+from pointsman.gateway import Gateway
 from pointsman.gateway.heads import BadHead, RequestHead
 from pointsman.gateway.observer import ExchangeRecord
-from pointsman.gateway.options import GatewayOptions
-from pointsman.gateway.routing import core_request, named_priority, routing_fields
+from pointsman.gateway.routing import core_request, routing_fields
 from pointsman.telemetry.access_log import AccessLog, open_stream
 from pointsman.telemetry.cluster_metrics import ClusterMetrics, StateMetrics
 from pointsman.telemetry.collector_metrics import CollectorMetrics
@@ -59,7 +55,7 @@ class Process:
             self.registry, lambda: {card.name for card in scheduler.models()}
         )
         self.service = SchedulerService(scheduler, decisions=self.decisions, observer=self._metrics)
-        self.fleet = Fleet(self.service, CollectorMetrics(self.registry))
+        self.fleet = Fleet(self.service, CollectorMetrics(self.registry), cadence=cadence(config))
         ClusterMetrics(self.registry, scheduler, self.service.now_s)
         ProcessCollector(namespace="pointsman", registry=self.registry)
         self._stopping = asyncio.Event()
@@ -147,69 +143,6 @@ class Process:
         with _explained("--admin-port", admin.host, admin.port):
             await web.TCPSite(runner, admin.host, admin.port).start()
         self.admin_port = int(runner.addresses[0][1])
-
-
-def scheduler_options(config: Config) -> SchedulerOptions:
-    return SchedulerOptions(
-        policy=config.policy,
-        queue_length_max=config.limits.queue_length_max,
-        hold_s=config.timeouts.queue_s,
-        index_bytes_max=config.limits.index_bytes_max,
-    )
-
-
-def gateway_options(config: Config) -> GatewayOptions:
-    listen, timeouts, limits = config.listen, config.timeouts, config.limits
-    return GatewayOptions(
-        connections_max=limits.connections_max,
-        body_bytes_max=limits.body_bytes_max,
-        timeouts=Timeouts(
-            connect_s=timeouts.connect_s,
-            first_byte_s=timeouts.first_byte_s,
-            idle_s=timeouts.idle_s,
-            total_s=timeouts.total_s,
-        ),
-        cors_origins=listen.cors_origins,
-        keys=api_keys(config),
-        forward_authorization=listen.forward_authorization,
-        reply_headers=listen.reply_headers,
-        sse_comment_s=listen.keep_alive_comments_s or None,
-        drain_s=timeouts.drain_s,
-    )
-
-
-def api_keys(config: Config) -> tuple[ApiKey, ...]:
-    """The keys by their digests: those with rules, and those that are only let in."""
-    plain = (ApiKey(key_digest(key.encode())) for key in config.listen.api_keys)
-    return (*map(_api_key, config.keys), *plain)
-
-
-def _api_key(key: Key) -> ApiKey:
-    limits = KeyLimits(
-        requests_per_minute=key.requests_per_minute,
-        tokens_per_minute=key.tokens_per_minute,
-        concurrency_max=key.concurrency_max,
-    )
-    rules = KeyRules(
-        name=key.name,
-        models=key.models,
-        priority_max=named_priority(key.priority_max),
-        names_tenants=key.names_tenants,
-        limits=limits,
-    )
-    return ApiKey(bytes.fromhex(key.hash.removeprefix(HASH_PREFIX)), rules)
-
-
-def node_spec(engine: Engine, index: int) -> NodeSpec:
-    return NodeSpec(
-        name=NodeName(engine_name(engine, index)),
-        url=engine.url.rstrip("/"),
-        models=tuple(map(ModelName, engine.models)),
-        pool=engine.pool,
-        zone=engine.zone,
-        labels=tuple(sorted(engine.labels.items())),
-        concurrency_max=engine.concurrency_max,
-    )
 
 
 def read_request(path: str, headers: Mapping[str, str], body: bytes) -> Request:

@@ -1,0 +1,261 @@
+"""Bounds in the configuration: on time, on memory, on failures.
+
+Defaults are those of the parts that go by them; each description says what a value trades.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from pointsman.control.collectors.cadence import Cadence
+from pointsman.core import limits
+from pointsman.core.limits import INDEX_BYTES_MAX, QUEUE_LENGTH_MAX, QUEUE_TIMEOUT_S
+from pointsman.gateway.options import GatewayOptions
+
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+Count = Annotated[int, Meta(ge=1, le=1_000)]
+
+_STAGES = limits.Timeouts()
+_HEALTH = limits.HealthRules()
+_RETRIES = limits.RetryRules()
+_GATEWAY = GatewayOptions()
+_CADENCE = Cadence()
+
+
+class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long each stage of a request may take."""
+
+    connect_s: Annotated[
+        Seconds, Meta(description="Seconds to connect to an engine before another is tried.")
+    ] = _STAGES.connect_s
+    first_byte_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds until an engine's first byte. Long prompts in a long queue need "
+            "minutes; short values turn load into errors."
+        ),
+    ] = _STAGES.first_byte_s
+    idle_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds between two chunks of a stream before it counts as hung. "
+            "Engines that preempt a request may pause it for long."
+        ),
+    ] = _STAGES.idle_s
+    total_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds for a whole request. What runs longer holds KV blocks that "
+            "others wait for."
+        ),
+    ] = _STAGES.total_s
+    queue_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds that a request may wait for an engine with room before it gets "
+            "429. Longer than its client waits helps nobody."
+        ),
+    ] = QUEUE_TIMEOUT_S
+    drain_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds that running requests get to finish after SIGTERM. Keep it "
+            "below the supervisor's own patience (Kubernetes: terminationGracePeriodSeconds)."
+        ),
+    ] = 30.0
+    head_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds from a request's first byte to the end of its head; later gets "
+            "408. Bounds what a client can hold up by sending slowly."
+        ),
+    ] = _GATEWAY.head_s
+    body_gap_s: Annotated[
+        Seconds,
+        Meta(description="Seconds between two pieces of a request's body; more gets 408."),
+    ] = _GATEWAY.body_gap_s
+    body_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds for a whole request body; more gets 408. Large uploads on slow "
+            "lines need it long."
+        ),
+    ] = _GATEWAY.body_s
+    keep_alive_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds that an idle client connection is kept. Longer than the clients' "
+            "own pools, so that they close first and no request meets a closed connection."
+        ),
+    ] = _GATEWAY.keep_alive_s
+    engine_idle_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds that an idle connection to an engine is kept. Shorter than the "
+            "engines keep theirs (vLLM: 5 s), for the same reason."
+        ),
+    ] = _GATEWAY.idle_s
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Bounds on memory."""
+
+    connections_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="Client connections at once; more get 429. Each open stream costs some "
+            "tens of KiB and two file descriptors (ulimit -n).",
+        ),
+    ] = 8_192
+    body_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1_024,
+            le=1 << 30,
+            description="Bytes of a request body; larger gets 413. Images travel in it as base64.",
+        ),
+    ] = 32 * 1024 * 1024
+    queue_length_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="Requests held centrally while no engine has room; more get 429. A longer "
+            "queue answers later instead of refusing sooner.",
+        ),
+    ] = QUEUE_LENGTH_MAX
+    index_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1 << 20,
+            le=1 << 38,
+            description="Bytes of the prefix index, about 128 a block. Too small forgets prefixes "
+            "that the engines still hold.",
+        ),
+    ] = INDEX_BYTES_MAX
+    head_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1_024,
+            le=1 << 20,
+            description="Bytes of a request's line and header fields; more gets 431.",
+        ),
+    ] = _GATEWAY.head_bytes_max
+    headers_max: Annotated[
+        int, Meta(ge=8, le=10_000, description="Header fields of a request; more gets 431.")
+    ] = _GATEWAY.headers_max
+    bodies_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1 << 20,
+            le=1 << 40,
+            description="Bytes of all request bodies held at once; more get 429. Bounds what many "
+            "large uploads can take together.",
+        ),
+    ] = _GATEWAY.bodies_bytes_max
+    write_buffer_bytes: Annotated[
+        int,
+        Meta(
+            ge=1_024,
+            le=1 << 26,
+            description="Bytes of an answer held for a client that reads slowly, before its engine "
+            "is made to wait.",
+        ),
+    ] = _GATEWAY.write_buffer_bytes
+    engine_connections_idle_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=100_000,
+            description="Idle connections kept to one engine. Fewer mean more new ones in a burst.",
+        ),
+    ] = _GATEWAY.idle_max
+
+
+class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When an engine is taken out of service, and when it comes back."""
+
+    probe_s: Annotated[
+        Seconds,
+        Meta(description="Seconds between probes (GET /health) of an engine that is well."),
+    ] = _CADENCE.probe_s
+    probe_retry_s: Annotated[
+        Seconds,
+        Meta(description="Seconds between probes after one has failed, until it is well again."),
+    ] = _CADENCE.probe_retry_s
+    probe_timeout_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds that a probe's answer may take. Engines answer late in long "
+            "prefills; those that began an answer lately are not failed for that."
+        ),
+    ] = _CADENCE.probe_timeout_s
+    probe_failures_max: Annotated[
+        Count,
+        Meta(
+            description="Failed probes in a row before it is down. One slow answer is no death; "
+            "many leave a dead engine in service for longer."
+        ),
+    ] = _HEALTH.probe_failures_max
+    probe_successes_min: Annotated[
+        Count,
+        Meta(description="Good probes in a row before it is ready again: against flapping."),
+    ] = _HEALTH.probe_successes_min
+    request_failures_max: Annotated[
+        Count,
+        Meta(
+            description="Requests in a row that could not reach it, or lost it before a byte, "
+            "before it is down, whatever its probes say."
+        ),
+    ] = _HEALTH.request_failures_max
+    scrape_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds between looks at its metrics while it works. They tell what "
+            "others send there; our own requests are counted without."
+        ),
+    ] = _CADENCE.scrape_s
+    scrape_idle_s: Annotated[
+        Seconds, Meta(description="The same while it idles; longer costs less CPU.")
+    ] = _CADENCE.scrape_idle_s
+    signal_age_max_s: Annotated[
+        Seconds, Meta(description="Seconds after which what was scraped is no longer believed.")
+    ] = _HEALTH.signal_age_max_s
+    describe_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds between looks at the models it serves: how late an adapter that "
+            "was loaded at run time may appear."
+        ),
+    ] = _CADENCE.describe_s
+
+
+class Retries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How often a request that failed before its first byte is tried again, elsewhere."""
+
+    attempts_max: Annotated[
+        Count,
+        Meta(
+            description="Engines that one request may fail on; 1 never tries again. Two failures "
+            "are more likely the request's fault than the engines'."
+        ),
+    ] = _RETRIES.attempts_max
+    busy_attempts_max: Annotated[
+        Count, Meta(description="Engines that may answer 'busy' to it before its client is told.")
+    ] = _RETRIES.busy_attempts_max
+    budget_ratio: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="Second attempts as a share of first ones: a cluster in trouble gets at "
+            "most so much more load.",
+        ),
+    ] = _RETRIES.budget_ratio
+    budget_min: Annotated[
+        int,
+        Meta(ge=0, le=10_000, description="Second attempts that are always in the budget."),
+    ] = _RETRIES.budget_min

@@ -1,0 +1,119 @@
+"""From a configuration to what each part goes by."""
+
+from pointsman.cli.config import Config, Engine, Key
+from pointsman.cli.config_file import HASH_PREFIX, engine_name
+from pointsman.control.collectors.cadence import Cadence
+from pointsman.core.admission.key_rules import KeyLimits, KeyRules
+from pointsman.core.events import NodeSpec
+from pointsman.core.ids import ModelName, NodeName
+from pointsman.core.limits import HealthRules, RetryRules, Timeouts
+from pointsman.core.options import SchedulerOptions
+from pointsman.gateway import ApiKey, key_digest
+from pointsman.gateway.options import GatewayOptions
+from pointsman.gateway.routing import named_priority
+
+
+def scheduler_options(config: Config) -> SchedulerOptions:
+    return SchedulerOptions(
+        policy=config.policy,
+        queue_length_max=config.limits.queue_length_max,
+        hold_s=config.timeouts.queue_s,
+        health=HealthRules(
+            probe_failures_max=config.health.probe_failures_max,
+            probe_successes_min=config.health.probe_successes_min,
+            request_failures_max=config.health.request_failures_max,
+            signal_age_max_s=config.health.signal_age_max_s,
+        ),
+        retries=retry_rules(config),
+        index_bytes_max=config.limits.index_bytes_max,
+    )
+
+
+def retry_rules(config: Config) -> RetryRules:
+    """For the scheduler and for each exchange: both count."""
+    retries = config.retries
+    return RetryRules(
+        attempts_max=retries.attempts_max,
+        busy_attempts_max=retries.busy_attempts_max,
+        budget_ratio=retries.budget_ratio,
+        budget_min=retries.budget_min,
+    )
+
+
+def cadence(config: Config) -> Cadence:
+    """How often engines are looked at."""
+    health = config.health
+    return Cadence(
+        probe_s=health.probe_s,
+        probe_retry_s=health.probe_retry_s,
+        probe_timeout_s=health.probe_timeout_s,
+        recovery_probes=health.probe_successes_min,
+        scrape_s=health.scrape_s,
+        scrape_idle_s=health.scrape_idle_s,
+        describe_s=health.describe_s,
+    )
+
+
+def gateway_options(config: Config) -> GatewayOptions:
+    listen, timeouts, limits = config.listen, config.timeouts, config.limits
+    return GatewayOptions(
+        connections_max=limits.connections_max,
+        body_bytes_max=limits.body_bytes_max,
+        bodies_bytes_max=limits.bodies_bytes_max,
+        head_bytes_max=limits.head_bytes_max,
+        headers_max=limits.headers_max,
+        write_buffer_bytes=limits.write_buffer_bytes,
+        head_s=timeouts.head_s,
+        body_gap_s=timeouts.body_gap_s,
+        body_s=timeouts.body_s,
+        keep_alive_s=timeouts.keep_alive_s,
+        idle_s=timeouts.engine_idle_s,
+        idle_max=limits.engine_connections_idle_max,
+        retries=retry_rules(config),
+        timeouts=Timeouts(
+            connect_s=timeouts.connect_s,
+            first_byte_s=timeouts.first_byte_s,
+            idle_s=timeouts.idle_s,
+            total_s=timeouts.total_s,
+        ),
+        cors_origins=listen.cors_origins,
+        keys=api_keys(config),
+        forward_authorization=listen.forward_authorization,
+        reply_headers=listen.reply_headers,
+        sse_comment_s=listen.keep_alive_comments_s or None,
+        drain_s=timeouts.drain_s,
+    )
+
+
+def api_keys(config: Config) -> tuple[ApiKey, ...]:
+    """The keys by their digests: those with rules, and those that are only let in."""
+    plain = (ApiKey(key_digest(key.encode())) for key in config.listen.api_keys)
+    return (*map(_api_key, config.keys), *plain)
+
+
+def _api_key(key: Key) -> ApiKey:
+    limits = KeyLimits(
+        requests_per_minute=key.requests_per_minute,
+        tokens_per_minute=key.tokens_per_minute,
+        concurrency_max=key.concurrency_max,
+    )
+    rules = KeyRules(
+        name=key.name,
+        models=key.models,
+        priority_max=named_priority(key.priority_max),
+        names_tenants=key.names_tenants,
+        limits=limits,
+    )
+    return ApiKey(bytes.fromhex(key.hash.removeprefix(HASH_PREFIX)), rules)
+
+
+def node_spec(engine: Engine, index: int) -> NodeSpec:
+    return NodeSpec(
+        name=NodeName(engine_name(engine, index)),
+        url=engine.url.rstrip("/"),
+        models=tuple(map(ModelName, engine.models)),
+        pool=engine.pool,
+        zone=engine.zone,
+        labels=tuple(sorted(engine.labels.items())),
+        concurrency_max=engine.concurrency_max,
+    )
