@@ -18,8 +18,9 @@ CHAT = "/v1/chat/completions"
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hello"}],"max_tokens":9}'
 
 
-def test_a_dry_run_reads_body_and_hints() -> None:
-    request = read_request(CHAT, {"x-pointsman-pool": "long", "x-pointsman-priority": "high"}, BODY)
+async def test_a_dry_run_reads_body_and_hints() -> None:
+    headers = {"x-pointsman-pool": "long", "x-pointsman-priority": "high"}
+    request = await read_request(CHAT, headers, BODY)
     assert (request.model, request.max_output_tokens) == ("m", 9)
     assert (request.pool, request.priority) == ("long", 10)
     assert b"hello" in request.prompt.text
@@ -34,11 +35,11 @@ def test_a_dry_run_reads_body_and_hints() -> None:
         (CHAT, {"x-pointsman-priority": "urgent"}, BODY, "x-pointsman-priority"),
     ],
 )
-def test_what_cannot_be_read_is_named(
+async def test_what_cannot_be_read_is_named(
     path: str, headers: dict[str, str], body: bytes, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        read_request(path, headers, body)
+        await read_request(path, headers, body)
 
 
 def test_every_setting_reaches_its_part() -> None:

@@ -20,12 +20,13 @@ def check(file: Path) -> None:
     environment, ${NAME:-VALUE} has a default, $$ is a dollar sign.
     """
     try:
-        config = config_file.load(file, os.environ, catalog.names())
+        config = config_file.load(file, os.environ, catalog.names(), opens_tokenizers=True)
     except Rejected as rejected:
         print_problems(file, rejected)
         sys.exit(2)
     engines = len(config.engines)
-    click.echo(f"ok: {engines} engine{'' if engines == 1 else 's'}, policy {config.policy}")
+    models = f", {len(config.models)} with a tokenizer" if config.models else ""
+    click.echo(f"ok: {engines} engine{'' if engines == 1 else 's'}, policy {config.policy}{models}")
 
 
 @click.command(epilog="Exit codes: 0 written, 2 the file exists or cannot be written.")

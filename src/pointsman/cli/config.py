@@ -32,6 +32,9 @@ __all__ = [
 KEYS_MAX = 10_000
 """API keys in a file: some megabytes of memory, and a reload of a tenth of a second."""
 
+MODELS_MAX = 256
+"""Models with a tokenizer: each is tens of megabytes in memory."""
+
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 NAME_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
 Name = Annotated[str, Meta(pattern=NAME_PATTERN.pattern)]
@@ -188,6 +191,36 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = False
 
 
+class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model whose prompts are to be known as the token ids that engines see."""
+
+    name: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=512,
+            description="The model as clients name it. Its adapters come along.",
+        ),
+    ]
+    tokenizer: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="A folder on this machine as the Hugging Face hub has it: tokenizer.json, "
+            "tokenizer_config.json, chat_template.jinja; needs pip install 'pointsman[tokenizer]'. "
+            "Or engine: ask the engine's own /tokenize, exact for a round trip more. Token ids "
+            "find all that an engine's KV events tell of; text finds what went through here.",
+        ),
+    ]
+    chat_template: Annotated[
+        str,
+        Meta(
+            description="A file that replaces the folder's chat template, as vLLM's "
+            "--chat-template does; none if there are no chats. Default: the folder's own."
+        ),
+    ] = ""
+
+
 class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is written down."""
 
@@ -231,6 +264,13 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys: Annotated[
         tuple[Key, ...],
         Meta(max_length=KEYS_MAX, description="API keys; without any, everyone is let in."),
+    ] = ()
+    models: Annotated[
+        tuple[Model, ...],
+        Meta(
+            max_length=MODELS_MAX,
+            description="Tokenizers. A model that is not named here is known by its text.",
+        ),
     ] = ()
     timeouts: Annotated[Timeouts, Meta(description="How long each stage may take.")] = Timeouts()
     limits: Annotated[Limits, Meta(description="Bounds on memory.")] = Limits()

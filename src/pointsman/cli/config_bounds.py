@@ -136,6 +136,15 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "that the engines still hold.",
         ),
     ] = INDEX_BYTES_MAX
+    tokenizer_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 38,
+            description="Bytes of remembered texts and their token ids, about 13 a token, for all "
+            "models together. What is forgotten is encoded anew, at a megabyte a second.",
+        ),
+    ] = 64 * 1024 * 1024
     head_bytes_max: Annotated[
         int,
         Meta(

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import inspect
 
 from pointsman.cli.config import Config, Engine, Key
+from pointsman.cli.tokenizers import model_problems
 from pointsman.cli.yaml_reader import Document, Position, Problem, Rejected, read
 from pointsman.engines.adapters.address import kv_events_problem, url_problem
 
@@ -29,10 +30,12 @@ def load(
     *,
     needs_engines: bool = True,
     stands_alone: bool = True,
+    opens_tokenizers: bool = False,
 ) -> Config:
     """The file's configuration. Raises Rejected with every problem found, in its order.
 
     What does not stand alone may still be opened or closed to strangers by its caller.
+    `opens_tokenizers` reads tokenizers as a whole, which takes a second each.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -44,6 +47,8 @@ def load(
         raise Rejected([Problem(1, 1, f"is not UTF-8: {error.reason}")]) from None
     config, document = read(text, Config, environment)
     problems = list(_inconsistencies(config, document, policies, needs_engines))
+    for where, problem in model_problems(config.models, opens=opens_tokenizers):
+        problems.append(Problem(*document.positions.get(where, Position(1, 1)), problem))
     if stands_alone and (problem := openness_problem(config)):
         position = document.positions.get(("listen", "host"), Position(1, 1))
         problems.append(Problem(*position, f"listen.host: {problem}"))
@@ -166,7 +171,12 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 # --- the example --------------------------------------------------------------------------
 
 _EXAMPLE_ENGINE = {"url": "http://127.0.0.1:8000"}
-_EXAMPLE_KEY = {"name": "team-a", "hash": HASH_PREFIX + 64 * "0"}
+_EXAMPLE_ITEMS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "keys": {"name": "team-a", "hash": HASH_PREFIX + 64 * "0"},
+        "models": {"name": "my-model", "tokenizer": "/models/my-model"},
+    }
+)
 
 
 def example() -> str:
@@ -193,7 +203,7 @@ def _section(field: inspect.Field) -> list[str]:
         assert isinstance(item, inspect.StructType)
         if field.name == "engines":
             return ["engines:", *_fields(item, indent=4, first="  - ", given=_EXAMPLE_ENGINE)]
-        lines = _fields(item, indent=4, first="  - ", given=_EXAMPLE_KEY)
+        lines = _fields(item, indent=4, first="  - ", given=_EXAMPLE_ITEMS[field.name])
         return [f"{field.name}:", *(f"  # {line[2:]}" for line in lines)]
     return [f"{field.name}: {_yaml(field.default)}"]
 

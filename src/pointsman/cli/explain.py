@@ -10,6 +10,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
+from pointsman.core.blocks import Unit
 from pointsman.core.decision import Candidate, Decision, Ineligible
 
 if TYPE_CHECKING:
@@ -147,6 +148,9 @@ def _leave(code: int, message: str) -> NoReturn:
 
 # --- for people ---------------------------------------------------------------------------
 
+_KNOWN_BY: Mapping[Unit, str] = MappingProxyType(
+    {Unit.TOKENS: "token ids", Unit.BYTES: "text; its tokens are an estimate"}
+)
 _TERMS = ("queue_s", "prefill_s", "kv_wait_s", "decode_s", "stall_s", "slowdown_s")
 _HEADERS = ("hit", "new", "running", "queue", "prefill", "kv wait", "decode", "stall", "slowed")
 
@@ -193,7 +197,8 @@ def _print(decisions: list[Decision], *, made: bool) -> None:
             f"policy {decision.policy}, attempt {decision.attempt}, "
             f"waited {decision.queued_s * 1_000:.1f} ms\n"
             f"tokens {decision.prompt_tokens} prompt, {decision.hit_tokens} of them cached there, "
-            f"{decision.output_tokens_expected} output expected",
+            f"{decision.output_tokens_expected} output expected\n"
+            f"prompt known by its {_KNOWN_BY[decision.prompt_unit]}",
             highlight=False,
             markup=False,
         )

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 
 from aiohttp import web
 from prometheus_client import ProcessCollector
@@ -16,6 +17,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from pointsman import __version__
 from pointsman.cli.config import Config
+from pointsman.cli.tokenizers import Tokenizers, tokenized
 from pointsman.cli.wiring import cadence, gateway_options, node_spec, scheduler_options
 from pointsman.control.api import AdminApi
 from pointsman.control.collectors.fleet import Fleet
@@ -25,10 +27,12 @@ from pointsman.core.events import Left
 from pointsman.core.ids import RequestId
 from pointsman.core.request import Request
 from pointsman.core.scheduler import Scheduler
+from pointsman.engines.tokenizer import Unusable
 from pointsman.gateway import Gateway
 from pointsman.gateway.heads import BadHead, RequestHead
 from pointsman.gateway.observer import ExchangeRecord
 from pointsman.gateway.routing import core_request, routing_fields
+from pointsman.ports import PromptTokenizer
 from pointsman.telemetry.access_log import AccessLog, open_stream
 from pointsman.telemetry.cluster_metrics import ClusterMetrics, StateMetrics
 from pointsman.telemetry.collector_metrics import CollectorMetrics
@@ -70,14 +74,18 @@ class Process:
             observer = _Observer(self._metrics, self._open_access_log(stack))
             self.service.start()
             stack.callback(self.service.stop)
-            gateway = Gateway(self.service, gateway_options(self._config), observer)
+            tokenizers = self._load_tokenizers()
+            stack.push_async_callback(tokenizers.close)
+            options = gateway_options(self._config)
+            gateway = Gateway(self.service, options, observer, tokenizers.service)
             self.service.watch(_ForgetfulPools(gateway))
             StateMetrics(self.registry, "pointsman_gateway", gateway.state)
             await self._listen(gateway, stack)
-            await self._listen_for_admins(gateway, stack)
+            await self._listen_for_admins(gateway, stack, tokenizers.service)
             stack.enter_context(_on_signals(self.stop))
             async with asyncio.TaskGroup() as tasks:
                 collecting = tasks.create_task(self.fleet.run())
+                tokenizing = tasks.create_task(tokenizers.run())
                 announcing = tasks.create_task(started(self))
                 gc.collect()
                 gc.freeze()  # what is imported now stays: collections need not walk it
@@ -85,6 +93,7 @@ class Process:
                 announcing.cancel()
                 await self._drain(gateway)
                 collecting.cancel()
+                tokenizing.cancel()
 
     def stop(self) -> None:
         """Drain and end; a second call cuts off what still runs."""
@@ -104,6 +113,12 @@ class Process:
             if not draining.done():
                 await gateway.drain()
             hurrying.cancel()
+
+    def _load_tokenizers(self) -> Tokenizers:
+        try:
+            return Tokenizers(self._config, self.service.scheduler, self.registry)
+        except Unusable as unusable:
+            raise CannotStart(str(unusable)) from None
 
     def _open_access_log(self, stack: AsyncExitStack) -> AccessLog | None:
         target = self._config.log.access
@@ -125,13 +140,15 @@ class Process:
         stack.push_async_callback(gateway.stop)
         self.port = gateway.port
 
-    async def _listen_for_admins(self, gateway: Gateway, stack: AsyncExitStack) -> None:
+    async def _listen_for_admins(
+        self, gateway: Gateway, stack: AsyncExitStack, tokenizer: PromptTokenizer | None
+    ) -> None:
         api = AdminApi(
             self.service,
             self.fleet,
             decisions=self.decisions,
             registry=self.registry,
-            read_request=read_request,
+            read_request=partial(read_request, tokenizer=tokenizer),
             before_scrape=self._metrics.forget_labels,
             gateway_state=gateway.state,
             version=__version__,
@@ -145,7 +162,13 @@ class Process:
         self.admin_port = int(runner.addresses[0][1])
 
 
-def read_request(path: str, headers: Mapping[str, str], body: bytes) -> Request:
+async def read_request(
+    path: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    tokenizer: PromptTokenizer | None = None,
+) -> Request:
     """What the gateway would ask the scheduler, by the gateway's own code. Raises ValueError."""
     endpoint = endpoint_of(path)
     if endpoint is None:
@@ -154,11 +177,12 @@ def read_request(path: str, headers: Mapping[str, str], body: bytes) -> Request:
     try:
         head.read([(name.encode(), value.encode()) for name, value in headers.items()])
         fields = routing_fields(endpoint, head, body)
-        return core_request(RequestId("explain"), fields, head)
+        request = core_request(RequestId("explain"), fields, head)
     except BadHead as bad_head:
         raise ValueError(bad_head.detail) from None
     except BadRequest as bad_request:
         raise ValueError(bad_request.message) from None
+    return await tokenized(tokenizer, request, endpoint, body)
 
 
 class _ForgetfulPools(NodeWatcher):

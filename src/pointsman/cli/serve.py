@@ -11,9 +11,10 @@ import uvloop
 
 from pointsman.cli import config_file
 from pointsman.cli.check import print_problems
-from pointsman.cli.config import Config, Engine
+from pointsman.cli.config import Config, Engine, Model
 from pointsman.cli.config_file import is_loopback, openness_problem
 from pointsman.cli.process import CannotStart, Process, set_up_logging
+from pointsman.cli.tokenizers import model_problems
 from pointsman.cli.yaml_reader import Rejected
 from pointsman.core.policies import catalog
 from pointsman.engines.adapters.address import url_problem
@@ -44,6 +45,14 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or configuration, or a
 @click.option("--engine", "engines", multiple=True, metavar="URL", help="An engine; repeatable.")
 @click.option(
     "--model", metavar="NAME", help="The model that the --engine URLs serve.  [default: ask them]"
+)
+@click.option(
+    "--tokenizer",
+    "tokenizers",
+    multiple=True,
+    metavar="MODEL=DIR",
+    help="Know the model's prompts by the token ids of this folder's tokenizer.json and chat "
+    "template; DIR 'engine' asks the engines. Repeatable.",
 )
 @click.option(
     "--policy",
@@ -81,7 +90,12 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or configuration, or a
     help="One JSON line a request: stdout, none, or a file.  [default: stdout]",
 )
 def serve(
-    file: Path | None, engines: tuple[str, ...], model: str | None, workers: int, **options: object
+    file: Path | None,
+    engines: tuple[str, ...],
+    model: str | None,
+    tokenizers: tuple[str, ...],
+    workers: int,
+    **options: object,
 ) -> None:
     """Serve an OpenAI-compatible API in front of inference engines.
 
@@ -95,9 +109,12 @@ def serve(
             fail(f"--engine: {problem}")
     config = _with_options(_base(file, engines), options)
     added = tuple(Engine(url=url, models=(model,) if model else ()) for url in engines)
-    config = msgspec.structs.replace(config, engines=(*config.engines, *added))
+    models = (*config.models, *map(_model, tokenizers))
+    config = msgspec.structs.replace(config, engines=(*config.engines, *added), models=models)
     refuse_strangers(config)
     for _, problem in config_file.duplicates(config.engines):
+        fail(problem)
+    for _, problem in model_problems(config.models, opens=False):
         fail(problem)
     run(config)
 
@@ -140,6 +157,14 @@ def _base(file: Path | None, engines: tuple[str, ...]) -> Config:
     except Rejected as rejected:
         print_problems(file, rejected)
         sys.exit(2)
+
+
+def _model(option: str) -> Model:
+    """What --tokenizer says."""
+    name, _, tokenizer = option.partition("=")
+    if not (name and tokenizer):
+        fail(f"--tokenizer {option}: give MODEL=DIR, like llama=/models/llama, or MODEL=engine")
+    return Model(name, tokenizer)
 
 
 def _with_options(config: Config, options: dict[str, object]) -> Config:

@@ -4,6 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
+from pointsman.core.blocks import Unit
 from pointsman.core.ids import ModelName, NodeName, RequestId
 
 
@@ -99,7 +100,8 @@ class Ineligible(StrEnum):
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
     """Why a request went where it went. `candidates` is best first and may be cut short;
-    `candidate_count` and `tie_count` are of the full field."""
+    `candidate_count` and `tie_count` are of the full field. `prompt_unit` says what the hits
+    were looked up by: the prompt's token ids, or its text."""
 
     request_id: RequestId
     model: ModelName
@@ -117,3 +119,4 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     tie_count: int
     candidates: tuple[Candidate, ...]
     excluded: tuple[Exclusion, ...]
+    prompt_unit: Unit = Unit.BYTES

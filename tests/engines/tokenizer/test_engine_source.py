@@ -34,7 +34,7 @@ async def running(*urls: str) -> AsyncIterator[EngineSource]:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert source._asked == 0
+        assert source.asked == 0
 
 
 @asynccontextmanager
@@ -136,7 +136,7 @@ async def test_a_question_is_withdrawn() -> None:
         withdraw = source.tokenize(M, Endpoint.CHAT, json.dumps(CHAT).encode(), told.append)
         assert withdraw is not None
         withdraw()
-        while source._asked:  # noqa: ASYNC110 - a task's end has no event here
+        while source.asked:  # noqa: ASYNC110 - a task's end has no event here
             await asyncio.sleep(0.001)
         assert not told
 

@@ -71,10 +71,12 @@ def test_special_tokens_have_either_form(tmp_path: Path) -> None:
 
 def test_a_model_without_a_template_serves_completions(tmp_path: Path) -> None:
     write_folder(tmp_path, template=None)
-    assert not load(tmp_path).renders_chats
-    assert completion(tmp_path, "hi")
+    with pytest.raises(Unusable, match="has no chat template"):
+        load(tmp_path)
+    made = folder.load(tmp_path, Segments(0), chats=False)
+    assert made.tokens(Endpoint.COMPLETIONS, b'{"prompt": "hi"}').tokens
     with pytest.raises(Inexact) as caught:
-        text(tmp_path)
+        made.tokens(Endpoint.CHAT, json.dumps(HELLO).encode())
     assert caught.value.cause is Fallback.OPTIONS
 
 

@@ -24,7 +24,11 @@ from pointsman.engines.tokenizer.fallback import Fallback
 from pointsman.engines.tokenizer.folder import Unusable, load, problem
 from pointsman.engines.tokenizer.model import ModelTokenizer
 from pointsman.engines.tokenizer.segments import Segments
-from pointsman.engines.tokenizer.service import TokenizerObserver, TokenizerService
+from pointsman.engines.tokenizer.service import (
+    TokenizerObserver,
+    TokenizerService,
+    TokenizerState,
+)
 from pointsman.engines.tokenizer.source import FolderSource, Source
 from pointsman.engines.tokenizer.workers import Workers
 
@@ -37,6 +41,7 @@ __all__ = [
     "Source",
     "TokenizerObserver",
     "TokenizerService",
+    "TokenizerState",
     "Unusable",
     "Workers",
     "load",

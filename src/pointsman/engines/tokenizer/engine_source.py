@@ -33,14 +33,14 @@ Urls = Callable[[ModelName], Sequence[str]]
 
 class EngineSource:
     """Asks the engines of a model in turn. `run` owns the questions; until it runs, and after
-    it, there are no answers."""
+    it, there are no answers. `asked` counts those under way."""
 
     def __init__(self, urls: Urls) -> None:
         self._urls = urls
         self._turn = 0
         self._session: aiohttp.ClientSession | None = None
         self._tasks: asyncio.TaskGroup | None = None
-        self._asked = 0
+        self.asked = 0
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -67,20 +67,20 @@ class EngineSource:
             return None
         self._turn += 1
         url = f"{urls[self._turn % len(urls)]}/tokenize"
-        self._asked += 1
+        self.asked += 1
         task = self._tasks.create_task(self._answer(url, model, endpoint, body, done))
         task.add_done_callback(self._answered)
         return task.cancel
 
     def _answered(self, _: asyncio.Task[None]) -> None:
-        self._asked -= 1
+        self.asked -= 1
 
     def _refused(self, endpoint: Endpoint, body: bytes, urls: Sequence[str]) -> Fallback | None:
         if endpoint not in KNOWN:
             return Fallback.ENDPOINT
         if len(body) > BODY_BYTES_MAX:
             return Fallback.LARGE
-        if self._asked >= ASKED_MAX:
+        if self.asked >= ASKED_MAX:
             return Fallback.BUSY
         return None if urls else Fallback.ENGINE
 

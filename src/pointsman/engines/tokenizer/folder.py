@@ -51,9 +51,11 @@ def problem(folder: Path, template: Path | None = None) -> str:
     return ""
 
 
-def load(folder: Path, segments: Segments, template: Path | None = None) -> ModelTokenizer:
+def load(
+    folder: Path, segments: Segments, template: Path | None = None, *, chats: bool = True
+) -> ModelTokenizer:
     """The tokenizer of a model. `template` replaces the folder's own, as vLLM's
-    --chat-template does; without any, chats stay with the text index. Raises Unusable."""
+    --chat-template does; without `chats` none is needed. Raises Unusable."""
     if found := problem(folder, template):
         raise Unusable(found)
     # The extra may be absent, and is only worth its 40 MB where a tokenizer is configured.
@@ -62,7 +64,9 @@ def load(folder: Path, segments: Segments, template: Path | None = None) -> Mode
 
     config = _read_json(folder / "tokenizer_config.json")
     special = _special_tokens(_read_json(folder / "special_tokens_map.json") | config)
-    sources = _sources(folder, config, template)
+    sources = _sources(folder, config, template) if chats else {}
+    if chats and "default" not in sources:
+        raise Unusable(f"{folder} has no chat template; name its file in chat_template, or 'none'")
     path = folder / "tokenizer.json"
     try:
         templates = {name: ChatTemplate(text, special) for name, text in sources.items()}
@@ -76,7 +80,7 @@ def load(folder: Path, segments: Segments, template: Path | None = None) -> Mode
     except ValueError as error:
         raise Unusable(f"{path} {error}") from None
     default = templates.get("default")
-    if default is None:
+    if default is None or not chats:
         return ModelTokenizer(encoder, None)
     return ModelTokenizer(encoder, Templates(default, templates.get("tool_use", default)))
 

@@ -32,10 +32,6 @@ class ModelTokenizer:
         self._encoder = encoder
         self._templates = templates
 
-    @property
-    def renders_chats(self) -> bool:
-        return self._templates is not None
-
     def tokens(self, endpoint: Endpoint, body: bytes) -> Encoded:
         """The prompt's token ids. Raises Inexact."""
         match endpoint:

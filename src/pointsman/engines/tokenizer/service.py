@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Protocol
 
+import msgspec
+
 from pointsman.core.events import ModelCard
 from pointsman.core.ids import ModelName
 from pointsman.engines.tokenizer.fallback import Fallback
@@ -22,6 +24,14 @@ ADAPTERS_MAX = 1_024
 
 ADAPTER_S = 30.0
 """For so long. Engines are asked about their models as often."""
+
+
+class TokenizerState(msgspec.Struct, frozen=True):
+    """Counts at one moment: prompts under way, and the pieces that are remembered."""
+
+    pending: int
+    segments: int
+    segments_bytes: int
 
 
 class TokenizerObserver(Protocol):
