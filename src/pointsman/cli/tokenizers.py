@@ -1,0 +1,161 @@
+"""The tokenizers of a configuration: checked, loaded and wired."""
+
+import asyncio
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from prometheus_client.registry import CollectorRegistry
+
+from pointsman.cli.config import Config, Model
+from pointsman.core.cluster import Health
+from pointsman.core.ids import ModelName
+from pointsman.core.request import Request
+from pointsman.core.scheduler import Scheduler
+from pointsman.engines.tokenizer import (
+    EngineSource,
+    FolderSource,
+    ModelTokenizer,
+    Segments,
+    Source,
+    TokenizerService,
+    TokenizerState,
+    Unusable,
+    Workers,
+    load,
+)
+from pointsman.engines.tokenizer import problem as folder_problem
+from pointsman.gateway.routing import with_tokens
+from pointsman.ports import PromptTokenizer
+from pointsman.telemetry.cluster_metrics import StateMetrics
+from pointsman.telemetry.tokenizer_metrics import TokenizerMetrics
+from pointsman.wire.openai import Endpoint
+
+ENGINE = "engine"
+NO_TEMPLATE = "none"
+
+SERVING_S = 1.0
+"""How long the list of engines to ask is good for: an engine that has gone answers nothing,
+and the text index takes over."""
+
+
+def model_problems(
+    models: Sequence[Model], *, opens: bool
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Where a model's entry is wrong, and the sentence for it. With `opens`: its files are read
+    as a whole, too, which takes a second or so."""
+    seen: dict[str, int] = {}
+    for index, model in enumerate(models):
+        if (first := seen.setdefault(model.name, index)) != index:
+            text = f"models[{index}].name: '{model.name}' is models[{first}] already"
+            yield ("models", index, "name"), text
+        if problem := _problem(model, opens=opens):
+            yield ("models", index, "tokenizer"), f"models[{index}].tokenizer: {problem}"
+
+
+def _problem(model: Model, *, opens: bool) -> str:
+    if model.tokenizer == ENGINE:
+        return (
+            "engines have their own template; leave chat_template out"
+            if model.chat_template
+            else ""
+        )
+    if not opens:
+        return folder_problem(_folder(model), _template(model))
+    try:
+        _load(model, Segments(0))
+    except Unusable as unusable:
+        return str(unusable)
+    return ""
+
+
+def _load(model: Model, segments: Segments) -> ModelTokenizer:
+    """Raises Unusable."""
+    chats = model.chat_template != NO_TEMPLATE
+    return load(_folder(model), segments, _template(model), chats=chats)
+
+
+def _folder(model: Model) -> Path:
+    return Path(model.tokenizer).expanduser()
+
+
+def _template(model: Model) -> Path | None:
+    given = model.chat_template
+    return None if given in ("", NO_TEMPLATE) else Path(given).expanduser()
+
+
+class Tokenizers:
+    """Those of one process, for the loop it is made on. `service` is None without any.
+
+    Raises Unusable where a model's files cannot be used.
+    """
+
+    def __init__(self, config: Config, scheduler: Scheduler, registry: CollectorRegistry) -> None:
+        self._scheduler = scheduler
+        self._serving: dict[ModelName, list[str]] = {}
+        self._serving_until_s = 0.0
+        self._segments = Segments(config.limits.tokenizer_bytes_max)
+        self._engines = EngineSource(self._urls)
+        self._workers: Workers | None = None
+        self.service: TokenizerService | None = None
+        if config.models:
+            self._workers = workers = Workers()
+            sources = {ModelName(m.name): self._source(m, workers) for m in config.models}
+            metrics = TokenizerMetrics(registry)
+            self.service = TokenizerService(sources, scheduler.models, metrics)
+            StateMetrics(registry, "pointsman_tokenizer", self.state)
+
+    def state(self) -> TokenizerState:
+        """Counts at one moment."""
+        workers, segments = self._workers, self._segments
+        pending = 0 if workers is None else workers.pending
+        return TokenizerState(pending + self._engines.asked, len(segments), segments.bytes)
+
+    async def run(self) -> None:
+        """Ask engines; until cancelled."""
+        await self._engines.run()
+
+    async def close(self) -> None:
+        """End the threads. A second call changes nothing."""
+        workers, self._workers = self._workers, None
+        if workers is not None:
+            await workers.close()
+
+    def _source(self, model: Model, workers: Workers) -> Source:
+        if model.tokenizer == ENGINE:
+            return self._engines
+        try:
+            return FolderSource(_load(model, self._segments), workers)
+        except Unusable as unusable:
+            raise Unusable(f"the tokenizer of {model.name}: {unusable}") from None
+
+    def _urls(self, model: ModelName) -> list[str]:
+        """The engines that serve `model`; looked up anew every SERVING_S."""
+        now_s = time.monotonic()
+        if now_s >= self._serving_until_s:
+            self._serving_until_s = now_s + SERVING_S
+            self._serving = {}
+            for node in self._scheduler.nodes(now_s):
+                if node.health is Health.READY and not node.draining:
+                    for card in node.models:
+                        self._serving.setdefault(card.name, []).append(node.url)
+        return self._serving.get(model, [])
+
+
+async def tokenized(
+    tokenizer: PromptTokenizer | None, request: Request, endpoint: Endpoint, body: bytes
+) -> Request:
+    """The request, its prompt as token ids where the gateway would know them."""
+    prompt = request.prompt
+    if tokenizer is None or prompt.token_count is not None or not prompt.text:
+        return request
+    ids: asyncio.Future[array[int] | None] = asyncio.get_running_loop().create_future()
+    withdraw = tokenizer.tokenize(request.model, endpoint, body, ids.set_result)
+    try:
+        tokens = await ids
+    except asyncio.CancelledError:
+        if withdraw is not None:
+            withdraw()
+        raise
+    return request if tokens is None else with_tokens(request, tokens)
