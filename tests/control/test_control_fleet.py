@@ -84,6 +84,20 @@ async def test_a_node_that_retires_may_be_removed_at_once() -> None:
         cluster.service.settle(RequestId("r-1"), Outcome(end=EndCause.FINISHED))
 
 
+async def test_the_old_stays_until_the_new_can_take_over() -> None:
+    async with fake_engine() as old, fake_engine() as new, running_cluster() as cluster:
+        new.status["/v1/models"] = 503
+        cluster.add(old.url)
+        await cluster.ready()
+        cluster.add(new.url, name="m")
+        cluster.fleet.retire(NAME, within_s=60.0, after=[NodeName("m")])
+        await asyncio.sleep(0.3)
+        assert not cluster.node().draining
+        new.status.clear()
+        await eventually(lambda: cluster.fleet.names == ["m"])
+        assert cluster.service.ready()
+
+
 async def test_a_node_configured_otherwise_stays_the_same_incarnation() -> None:
     async with fake_engine() as engine, running_cluster() as cluster:
         cluster.add(engine.url)

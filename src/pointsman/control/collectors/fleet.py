@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import NamedTuple
 
@@ -23,6 +23,10 @@ from pointsman.telemetry.collector_metrics import CollectorMetrics
 
 SEE_OFF_S = 0.1
 """Between looks at a node that is to leave once it has nothing to do."""
+
+HEIRS_S_MAX = 60.0
+"""For new nodes to describe themselves before the old ones go: an engine that is still loading
+its model is no successor yet, and one that never comes up must not keep the old ones for ever."""
 
 log = logging.getLogger(__name__)
 
@@ -113,17 +117,22 @@ class Fleet(NodeWatcher):
             await asyncio.wait([task])
         return True
 
-    def retire(self, name: NodeName, within_s: float) -> bool:
-        """Drain it, and take it out when nothing of ours runs there any more, or after
-        `within_s`. False if there is no such node."""
+    def retire(self, name: NodeName, within_s: float, after: Sequence[NodeName] = ()) -> bool:
+        """Drain it once the nodes of `after` can take over, and take it out when nothing of
+        ours runs there any more, or after `within_s`. False if there is no such node."""
         link = self._links.get(name)
         if link is None or self._runtime is None:
             return False
-        link.drain(True)
         if name not in self._retiring:
-            task = self._runtime.tasks.create_task(self._see_off(link, within_s))
+            heirs = [self._links[heir] for heir in after if heir in self._links]
+            task = self._runtime.tasks.create_task(self._see_off(link, within_s, heirs))
             self._retiring[name] = task
         return True
+
+    def runs(self, spec: NodeSpec, kv_events: str) -> bool:
+        """Whether a node of that name has that engine, whatever else is said of it."""
+        link = self._links.get(spec.name)
+        return link is not None and (link.spec.url, link.kv_events) == (spec.url, kv_events)
 
     def stay(self, name: NodeName) -> None:
         """It was to leave and no longer is."""
@@ -136,7 +145,8 @@ class Fleet(NodeWatcher):
         """Configure the node of that name and address otherwise; what it holds stays."""
         link = self._links[spec.name]
         assert link.spec.url == spec.url, (link.spec.url, spec.url)
-        link.respecify(spec)
+        if link.spec != spec:
+            link.respecify(spec)
 
     def apply(self, cadence: Cadence) -> None:
         """Look at all nodes this often from here on."""
@@ -213,8 +223,13 @@ class Fleet(NodeWatcher):
         collector = NodeCollector(link, client, self._runtime.context)
         self._tasks[link.spec.name] = self._runtime.tasks.create_task(collector.run())
 
-    async def _see_off(self, link: NodeLink, within_s: float) -> None:
+    async def _see_off(self, link: NodeLink, within_s: float, heirs: Iterable[NodeLink]) -> None:
         """Wait until nothing runs on the node, then take it out."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HEIRS_S_MAX):
+                for heir in heirs:
+                    await heir.described.wait()
+        link.drain(True)
         try:
             async with asyncio.timeout(within_s):
                 while self._service.inflight_on(link.node_id):  # noqa: ASYNC110 - settlements tell nobody

@@ -1,0 +1,51 @@
+"""The engines of one configuration become those of another, while requests go on."""
+
+from collections.abc import Sequence
+
+from pointsman.cli.config import Engine
+from pointsman.cli.wiring import node_spec
+from pointsman.control.collectors.fleet import Fleet
+from pointsman.core.ids import NodeName
+
+
+async def apply_engines(
+    fleet: Fleet, before: Sequence[Engine], after: Sequence[Engine], *, drain_s: float
+) -> None:
+    """New ones join; then those that are gone retire: they take nothing new, finish what runs
+    within `drain_s` and leave. What is configured otherwise at the same address stays as it
+    is, with its cache and its requests; at another address it is replaced.
+
+    Nodes that were added over the admin plane are left alone. All engines are named.
+    """
+    known = {engine.name: engine for engine in before}
+    joined: list[NodeName] = []
+    for index, engine in enumerate(after):
+        spec = node_spec(engine, index)
+        if fleet.runs(spec, engine.kv_events):
+            fleet.stay(spec.name)
+            fleet.respecify(spec)
+        elif known.get(engine.name) != engine:  # else an operator has removed it
+            for name in fleet.namesakes(spec):
+                await fleet.remove(name)
+            fleet.add(spec, kv_events=engine.kv_events)
+            joined.append(spec.name)
+    kept = {engine.name for engine in after}
+    for engine in before:
+        if engine.name is not None and engine.name not in kept:
+            fleet.retire(NodeName(engine.name), within_s=drain_s, after=joined)
+
+
+def engine_conflicts(fleet: Fleet, before: Sequence[Engine], after: Sequence[Engine]) -> list[str]:
+    """Why an engine cannot join: an operator's node has its name or its address."""
+    ours = {engine.name for engine in before}
+    return [
+        f"engines[{index}]: node '{name}' was added over the admin plane and has this name or "
+        "address; DELETE it first"
+        for index, engine in enumerate(after)
+        for name in fleet.namesakes(node_spec(engine, index))
+        if name not in ours and not fleet.is_retiring(name) and _is_new(engine, before)
+    ]
+
+
+def _is_new(engine: Engine, before: Sequence[Engine]) -> bool:
+    return all(other.name != engine.name or other.url != engine.url for other in before)
