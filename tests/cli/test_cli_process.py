@@ -6,7 +6,7 @@ import re
 import msgspec
 import pytest
 
-from pointsman.cli import wiring
+from pointsman.cli import tokenizers, wiring
 from pointsman.cli.config import Config, Engine, Health, Limits, Listen, Retries, Timeouts
 from pointsman.cli.process import read_request
 from pointsman.cli.wiring import cadence, gateway_options, node_spec, scheduler_options
@@ -86,7 +86,7 @@ def test_defaults_are_those_of_the_parts() -> None:
 @pytest.mark.parametrize("section", [Timeouts, Limits, Health, Retries])
 def test_every_bound_is_used(section: type[msgspec.Struct]) -> None:
     """A field that nothing reads would be a knob that turns nothing."""
-    source = inspect.getsource(wiring)
+    source = inspect.getsource(wiring) + inspect.getsource(tokenizers)
     for name in section.__struct_fields__:
         assert re.search(rf"\.{name}\b", source), name
 

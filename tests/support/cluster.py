@@ -237,6 +237,7 @@ def cluster_config(
         admin=base.admin,
         policy=policy,
         engines=tuple(engines),
+        models=base.models,
         timeouts=base.timeouts,
         limits=base.limits,
         log=base.log,
