@@ -1,6 +1,7 @@
 """Model folders with real tokenizers, of the kinds that models have, made on the spot."""
 
 import json
+import random
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -177,3 +178,24 @@ def tokenizer_json(kind: str) -> str:
     """One of `KINDS` as its file; training takes a moment, so once."""
     text: str = KINDS[kind]().to_str()
     return text
+
+
+def word_list(count: int = 3_000) -> list[str]:
+    """Made-up words, the same each time."""
+    rng = random.Random(3)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    return ["".join(rng.choices(letters, k=rng.randint(2, 7))) for _ in range(count)]
+
+
+def words_tokenizer() -> Tokenizer:
+    """Byte-level BPE that knows `word_list`: nearly every one is a token, behind a blank."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=16_000,
+        special_tokens=list(SPECIALS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([" " + " ".join(word_list())] * 3, trainer)
+    return tokenizer
