@@ -113,7 +113,7 @@ def test_every_section_is_live_or_kept_as_a_whole(section: str) -> None:
     live = {name for name in value.__struct_fields__ if is_live(f"{section}.{name}")}
     fixed = {
         "listen": {"host", "port"},
-        "limits": {"index_bytes_max"},
+        "limits": {"index_bytes_max", "tokenizer_bytes_max"},
         "log": {"access", "decisions"},
     }
     if live:

@@ -25,6 +25,27 @@ class GatewayState(msgspec.Struct):
     descriptors_max: int | None = None
 
 
+class Report(msgspec.Struct):
+    problems: tuple[str, ...] = ()
+    result: str = "changed"
+
+
+class ScriptedConfiguration:
+    """Answers what a test says."""
+
+    report = Report()
+
+    async def reload(self, why: str) -> Report:
+        assert "admin plane" in why
+        return self.report
+
+    def state(self) -> Report:
+        return self.report
+
+
+CONFIGURATION = ScriptedConfiguration()
+
+
 async def read_request(path: str, headers: Mapping[str, str], body: bytes) -> Request:
     fields = msgspec.json.decode(body)
     if "messages" not in fields:
@@ -46,6 +67,8 @@ async def admin(cluster: Cluster) -> AsyncIterator[Client]:
         read_request=read_request,
         before_scrape=lambda: None,
         gateway_state=GatewayState,
+        key_states=lambda: (GatewayState(),),
+        configuration=CONFIGURATION,
         version="0.0.0",
     )
     async with TestClient(TestServer(api.application())) as client:
@@ -219,6 +242,20 @@ async def test_metrics_speak_of_the_cluster(client: Client, cluster: Cluster) ->
     assert "kv_usage" not in [line.split("{")[0] for line in page.splitlines() if line[0] != "#"]
     names = {line.split("{")[0].split(" ")[0] for line in page.splitlines() if line[0] != "#"}
     assert all(name.startswith("pointsman_") for name in names)
+
+
+async def test_a_reload_tells_what_came_of_it(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = await send(client, "POST", "/pointsman/v1/reload", None, 200)
+    assert told["result"] == "changed"
+    bad = Report(("p.yaml:3:1: unknown key 'x'", "p.yaml:4:1: no"), "rejected")
+    monkeypatch.setattr(CONFIGURATION, "report", bad)
+    refused = await send(client, "POST", "/pointsman/v1/reload", None, 400)
+    assert refused["error"]["message"] == "p.yaml:3:1: unknown key 'x'; p.yaml:4:1: no"
+    state = await get(client, "/pointsman/v1/state")
+    assert state["configuration"]["problems"][0].startswith("p.yaml:3:1")
+    assert state["keys"] == [{"clients": 3, "descriptors_max": None}]
 
 
 async def test_a_removed_node_has_no_series(client: Client, cluster: Cluster) -> None:

@@ -14,8 +14,8 @@ LIVE = (
 )
 """What a running process can change; everything else waits for the next start."""
 
-FIXED = ("listen.host", "listen.port", "limits.index_bytes_max")
-"""What of that it cannot: sockets stay where they are, and the index keeps its memory."""
+FIXED = ("listen.host", "listen.port", "limits.index_bytes_max", "limits.tokenizer_bytes_max")
+"""What of that it cannot: sockets stay where they are, caches keep their memory."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -17,13 +17,17 @@ from prometheus_client.registry import CollectorRegistry
 
 from pointsman import __version__
 from pointsman.cli.config import Config
+from pointsman.cli.config_change import in_force, with_names
+from pointsman.cli.config_file import openness_problem
+from pointsman.cli.engine_changes import apply_engines, engine_conflicts
+from pointsman.cli.reload import Reloader, Source
 from pointsman.cli.tokenizers import Tokenizers, tokenized
 from pointsman.cli.wiring import cadence, gateway_options, node_spec, scheduler_options
 from pointsman.control.api import AdminApi
 from pointsman.control.collectors.fleet import Fleet
 from pointsman.control.service import NodeWatcher, SchedulerService
 from pointsman.core.errors import Reason
-from pointsman.core.events import Left
+from pointsman.core.events import Left, RulesChanged
 from pointsman.core.ids import RequestId
 from pointsman.core.request import Request
 from pointsman.core.scheduler import Scheduler
@@ -38,6 +42,7 @@ from pointsman.telemetry.cluster_metrics import ClusterMetrics, StateMetrics
 from pointsman.telemetry.collector_metrics import CollectorMetrics
 from pointsman.telemetry.decisions import DecisionRing
 from pointsman.telemetry.metrics import RequestMetrics
+from pointsman.telemetry.reload_metrics import ReloadMetrics
 from pointsman.wire.openai import BadRequest, endpoint_of
 
 log = logging.getLogger(__name__)
@@ -48,10 +53,12 @@ class CannotStart(Exception):  # noqa: N818 - named by what happened
 
 
 class Process:
-    """Built from a configuration; `run` serves until SIGTERM or SIGINT."""
+    """Built from a configuration; `run` serves until SIGTERM or SIGINT. `config` is the one in
+    force: `source` is read again while running, and `apply` changes what can be changed."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, config: Config, source: Source | None = None) -> None:
+        self.config = config = with_names(config)
+        self.reloader = Reloader(source or Source(None, lambda: config), self)
         self.decisions = DecisionRing(config.log.decisions)
         self.registry = CollectorRegistry()
         scheduler = Scheduler(scheduler_options(config))
@@ -62,13 +69,15 @@ class Process:
         self.fleet = Fleet(self.service, CollectorMetrics(self.registry), cadence=cadence(config))
         ClusterMetrics(self.registry, scheduler, self.service.now_s)
         ProcessCollector(namespace="pointsman", registry=self.registry)
+        ReloadMetrics(self.registry, self.reloader.state)
+        self._gateway: Gateway | None = None
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()
         self.port = self.admin_port = 0
 
     async def run(self, started: Callable[["Process"], Coroutine[None, None, None]]) -> None:
         """Serve; `started` runs once clients can connect. Raises CannotStart."""
-        for index, engine in enumerate(self._config.engines):
+        for index, engine in enumerate(self.config.engines):
             self.fleet.add(node_spec(engine, index), kv_events=engine.kv_events)
         async with AsyncExitStack() as stack:
             observer = _Observer(self._metrics, self._open_access_log(stack))
@@ -76,24 +85,52 @@ class Process:
             stack.callback(self.service.stop)
             tokenizers = self._load_tokenizers()
             stack.push_async_callback(tokenizers.close)
-            options = gateway_options(self._config)
+            options = gateway_options(self.config)
             gateway = Gateway(self.service, options, observer, tokenizers.service)
+            self._gateway = gateway
             self.service.watch(_ForgetfulPools(gateway))
             StateMetrics(self.registry, "pointsman_gateway", gateway.state)
             await self._listen(gateway, stack)
             await self._listen_for_admins(gateway, stack, tokenizers.service)
-            stack.enter_context(_on_signals(self.stop))
+            stack.enter_context(_on_signals(self.stop, self.reloader.ask))
             async with asyncio.TaskGroup() as tasks:
                 collecting = tasks.create_task(self.fleet.run())
                 tokenizing = tasks.create_task(tokenizers.run())
+                reloading = tasks.create_task(self.reloader.run())
                 announcing = tasks.create_task(started(self))
                 gc.collect()
                 gc.freeze()  # what is imported now stays: collections need not walk it
                 await self._stopping.wait()
                 announcing.cancel()
+                reloading.cancel()
                 await self._drain(gateway)
                 collecting.cancel()
                 tokenizing.cancel()
+
+    # --- a configuration that is read again: `reload.Target` -----------------------------
+
+    def conflicts(self, config: Config) -> list[str]:
+        """What speaks against it, beside the file itself."""
+        clashes = engine_conflicts(self.fleet, self.config.engines, config.engines)
+        # The host stays what it is until a restart, so both are looked at.
+        doors = (openness_problem(config), openness_problem(in_force(self.config, config)))
+        return [*clashes, *dict.fromkeys(filter(None, doors))]
+
+    async def apply(self, config: Config) -> None:
+        """Go by it from here on. Requests under way keep what they began with."""
+        assert self._gateway is not None, "not running"
+        before, self.config = self.config, config
+        if config.policy != before.policy:
+            self.service.choose_policy(config.policy)
+        self.service.submit(RulesChanged(scheduler_options(config).rules))
+        self._gateway.apply(gateway_options(config))
+        self.fleet.apply(cadence(config))
+        if config.log.level != before.log.level:
+            logging.getLogger().setLevel(config.log.level.upper())
+        drain_s = config.timeouts.drain_s
+        await apply_engines(self.fleet, before.engines, config.engines, drain_s=drain_s)
+
+    # --- the way down --------------------------------------------------------------------
 
     def stop(self) -> None:
         """Drain and end; a second call cuts off what still runs."""
@@ -103,7 +140,7 @@ class Process:
 
     async def _drain(self, gateway: Gateway) -> None:
         if running := gateway.state().exchanges:
-            wait_s = self._config.timeouts.drain_s
+            wait_s = self.config.timeouts.drain_s
             text = "stopping: %d running get %g s; a second signal (Ctrl-C) cuts them off"
             log.warning(text, running, wait_s)
         async with asyncio.TaskGroup() as tasks:
@@ -116,12 +153,12 @@ class Process:
 
     def _load_tokenizers(self) -> Tokenizers:
         try:
-            return Tokenizers(self._config, self.service.scheduler, self.registry)
+            return Tokenizers(self.config, self.service.scheduler, self.registry)
         except Unusable as unusable:
             raise CannotStart(str(unusable)) from None
 
     def _open_access_log(self, stack: AsyncExitStack) -> AccessLog | None:
-        target = self._config.log.access
+        target = self.config.log.access
         if target == "none":
             return None
         try:
@@ -134,7 +171,7 @@ class Process:
         return access_log
 
     async def _listen(self, gateway: Gateway, stack: AsyncExitStack) -> None:
-        listen = self._config.listen
+        listen = self.config.listen
         with _explained("--port", listen.host, listen.port):
             await gateway.start(listen.host, listen.port)
         stack.push_async_callback(gateway.stop)
@@ -151,12 +188,14 @@ class Process:
             read_request=partial(read_request, tokenizer=tokenizer),
             before_scrape=self._metrics.forget_labels,
             gateway_state=gateway.state,
+            key_states=gateway.key_states,
+            configuration=self.reloader,
             version=__version__,
         )
         runner = web.AppRunner(api.application(), access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        admin = self._config.admin
+        admin = self.config.admin
         with _explained("--admin-port", admin.host, admin.port):
             await web.TCPSite(runner, admin.host, admin.port).start()
         self.admin_port = int(runner.addresses[0][1])
@@ -240,13 +279,14 @@ def listen_problem(option: str, host: str, port: int, error: OSError) -> str:
 
 
 @contextmanager
-def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` on SIGTERM and SIGINT."""
+def _on_signals(stop: Callable[[], None], reload: Callable[[str], None]) -> Iterator[None]:
+    """Call `stop` on SIGTERM and SIGINT, `reload` on SIGHUP."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+    loop.add_signal_handler(signal.SIGHUP, reload, "SIGHUP")
     try:
         yield
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)

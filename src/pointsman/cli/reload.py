@@ -53,7 +53,7 @@ class ConfigurationState(msgspec.Struct, frozen=True):
     last_at_s: float | None
     problems: tuple[str, ...]
     pending: tuple[str, ...]
-    reloads: dict[Result, int]
+    reloads: dict[str, int]
 
 
 class Target(Protocol):
@@ -111,7 +111,7 @@ class Reloader:
         self._loaded_at_s = wall_s()
         self._last: Report | None = None
         self._last_at_s: float | None = None
-        self._reloads = dict.fromkeys(Result, 0)
+        self._reloads = {str(result): 0 for result in Result}
 
     async def run(self) -> None:
         """Reload whenever the file has changed, or `ask` was called."""
@@ -148,7 +148,7 @@ class Reloader:
             last_at_s=self._last_at_s,
             problems=() if last is None else last.problems,
             pending=() if last is None else tuple(str(c) for c in last.changes if c.kept),
-            reloads=self._reloads,
+            reloads=dict(self._reloads),
         )
 
     async def _tried(self) -> Report:

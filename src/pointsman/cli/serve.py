@@ -2,8 +2,10 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import msgspec
@@ -14,8 +16,9 @@ from pointsman.cli.check import print_problems
 from pointsman.cli.config import Config, Engine, Model
 from pointsman.cli.config_file import is_loopback, openness_problem
 from pointsman.cli.process import CannotStart, Process, set_up_logging
+from pointsman.cli.reload import Source
 from pointsman.cli.tokenizers import model_problems
-from pointsman.cli.yaml_reader import Rejected
+from pointsman.cli.yaml_reader import Problem, Rejected
 from pointsman.core.policies import catalog
 from pointsman.engines.adapters.address import url_problem
 
@@ -104,27 +107,23 @@ def serve(
     """
     if workers != 1:
         fail(f"--workers {workers}: one process serves for now; leave it out or give 1")
+    if file is None and not engines:
+        fail("no engines: give --engine URL or -c FILE; `pointsman up` brings its own")
     for url in engines:
         if problem := url_problem(url):
             fail(f"--engine: {problem}")
-    config = _with_options(_base(file, engines), options)
     added = tuple(Engine(url=url, models=(model,) if model else ()) for url in engines)
-    models = (*config.models, *map(_model, tokenizers))
-    config = msgspec.structs.replace(config, engines=(*config.engines, *added), models=models)
-    refuse_strangers(config)
-    for _, problem in config_file.duplicates(config.engines):
-        fail(problem)
-    for _, problem in model_problems(config.models, opens=False):
-        fail(problem)
-    run(config)
+    models = tuple(map(_model, tokenizers))
+    run(Source(file, partial(_configured, file, added, models, options)))
 
 
-def run(config: Config) -> None:
+def run(source: Source) -> None:
     """Serve until stopped; exits with 2 if that cannot begin."""
+    config = _read(source)
     set_up_logging(config.log.level)
 
     async def main() -> None:
-        await Process(config).run(partial(_announce, config))
+        await Process(config, source).run(partial(_announce, source.file))
 
     try:
         uvloop.run(main())
@@ -132,31 +131,57 @@ def run(config: Config) -> None:
         fail(str(error))
 
 
-def fail(message: str) -> None:
+def fail(message: str) -> NoReturn:
     """Say what is wrong, and leave as for wrong usage."""
     click.echo(f"pointsman: {message}", err=True)
     sys.exit(2)
 
 
-def refuse_strangers(config: Config) -> None:
-    """Leave if others than this machine's users would get in without a key unasked."""
-    if problem := openness_problem(config):
-        fail(f"{problem}, or --open")
+class Contradicted(Rejected):
+    """The file and the command line together make no sense; there is no line to point at."""
 
 
-def _base(file: Path | None, engines: tuple[str, ...]) -> Config:
-    """The file's configuration, or the defaults."""
-    if file is None:
-        if not engines:
-            fail("no engines: give --engine URL or -c FILE; `pointsman up` brings its own")
-        return Config()
+def _read(source: Source) -> Config:
+    """The first configuration; leaves if there is none."""
     try:
-        return config_file.load(
+        return source.read()
+    except Contradicted as contradicted:
+        fail(contradicted.problems[0].message)
+    except Rejected as rejected:
+        assert source.file is not None, "only a file has lines"
+        print_problems(source.file, rejected)
+        sys.exit(2)
+
+
+def _configured(
+    file: Path | None,
+    engines: tuple[Engine, ...],
+    models: tuple[Model, ...],
+    options: dict[str, object],
+) -> Config:
+    """The file, and what the command line says beside it or instead. Raises Rejected."""
+    config = Config()
+    if file is not None:
+        config = config_file.load(
             file, os.environ, catalog.names(), needs_engines=not engines, stands_alone=False
         )
-    except Rejected as rejected:
-        print_problems(file, rejected)
-        sys.exit(2)
+    config = msgspec.structs.replace(
+        _with_options(config, options),
+        engines=(*config.engines, *engines),
+        models=(*config.models, *models),
+    )
+    if problems := list(_contradictions(config)):
+        raise Contradicted([Problem(1, 1, problem) for problem in problems])
+    return config
+
+
+def _contradictions(config: Config) -> Iterator[str]:
+    if problem := openness_problem(config):
+        yield f"{problem}, or --open"
+    for _, problem in config_file.duplicates(config.engines):
+        yield problem
+    for _, problem in model_problems(config.models, opens=False):
+        yield problem
 
 
 def _model(option: str) -> Model:
@@ -183,13 +208,16 @@ def _with_options(config: Config, options: dict[str, object]) -> Config:
     )
 
 
-async def _announce(config: Config, process: Process) -> None:
+async def _announce(file: Path | None, process: Process) -> None:
+    config = process.config
     listen = config.listen
     say(f"API    http://{printable_host(listen.host)}:{process.port}/v1  policy {config.policy}")
     say(
         f"admin  http://{printable_host(config.admin.host)}:{process.admin_port}/pointsman/v1/state"
     )
     say(f"keys   {_admission(config)}")
+    if file is not None:
+        say(f"file   {file}, read again when it changes and on SIGHUP")
 
 
 def _admission(config: Config) -> str:

@@ -7,7 +7,7 @@ but /metrics; every error names what was asked for and the remedy. Bodies are bo
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -49,6 +49,25 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
+class ReloadReport(Protocol):
+    """What came of a reload; a struct that may hold more. With problems nothing has changed."""
+
+    @property
+    def problems(self) -> tuple[str, ...]: ...
+
+
+class Configuration(Protocol):
+    """What can be read again while running."""
+
+    async def reload(self, why: str) -> ReloadReport:
+        """Read it and go by it, or leave everything as it is."""
+        ...
+
+    def state(self) -> msgspec.Struct:
+        """What is in force."""
+        ...
+
+
 class AdminApi:
     """The routes, over one service and its fleet. Owned and started by the process."""
 
@@ -62,6 +81,8 @@ class AdminApi:
         read_request: ReadRequest,
         before_scrape: Callable[[], None],
         gateway_state: Callable[[], msgspec.Struct],
+        key_states: Callable[[], tuple[msgspec.Struct, ...]],
+        configuration: Configuration,
         version: str,
     ) -> None:
         self._service = service
@@ -71,6 +92,8 @@ class AdminApi:
         self._read_request = read_request
         self._before_scrape = before_scrape
         self._gateway_state = gateway_state
+        self._key_states = key_states
+        self._configuration = configuration
         self._version = version
 
     def application(self) -> web.Application:
@@ -85,6 +108,7 @@ class AdminApi:
                 web.post("/pointsman/v1/explain", self._explain),
                 web.get("/pointsman/v1/policy", self._policy),
                 web.put("/pointsman/v1/policy", self._choose_policy),
+                web.post("/pointsman/v1/reload", self._reload),
                 web.get("/pointsman/v1/nodes", self._nodes),
                 web.post("/pointsman/v1/nodes", self._add_node),
                 web.delete("/pointsman/v1/nodes/{name}", self._remove_node),
@@ -122,6 +146,8 @@ class AdminApi:
                     decisions_kept=len(self._decisions),
                 ),
                 gateway=self._gateway_state(),
+                keys=self._key_states(),
+                configuration=self._configuration.state(),
                 stats=scheduler.stats,
                 failures=self._service.counters,
             )
@@ -172,6 +198,12 @@ class AdminApi:
             )
         self._service.choose_policy(name)
         return await self._policy(request)
+
+    async def _reload(self, _: web.Request) -> web.Response:
+        report = await self._configuration.reload("asked for over the admin plane")
+        if report.problems:
+            raise _Problem(400, "; ".join(report.problems))
+        return _json(report)
 
     async def _add_node(self, request: web.Request) -> web.Response:
         node = _decode(await request.read(), NewNode)

@@ -98,7 +98,9 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """Everything at one moment. `failures` above 0 are bugs; the log has them."""
+    """Everything at one moment. `keys` are those with names and what they have used, never
+    the keys themselves; `configuration` is where it was read and what came of that. `failures`
+    above 0 are bugs; the log has them."""
 
     version: str
     code: str  # compiled or interpreted
@@ -108,6 +110,8 @@ class State(msgspec.Struct, frozen=True):
     nodes: tuple[NodeState, ...]
     totals: Totals
     gateway: msgspec.Struct
+    keys: tuple[msgspec.Struct, ...]
+    configuration: msgspec.Struct
     stats: Stats
     failures: ServiceCounters
 
