@@ -10,7 +10,8 @@ splits one request.
 It is no theorem. A request that takes minutes slows everything on a pooled engine, while it
 blocks one of N: with two nodes and a prompt of 120,000 tokens every 20 s among tiny ones, the
 pooled engine is beaten. And it is about means: who serves the shortest first lets the longest
-wait, so a p99 may be worse than a policy's.
+wait, so a p99 may be worse than a policy's. Where a policy refuses what the oracle serves, the
+means are of different requests.
 """
 
 from collections.abc import Sequence
