@@ -28,17 +28,13 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 SEGMENTS_MAX = 32_768
 """Pieces of one text. A text with more marks than a conversation can have is taken whole."""
 
-Frame = tuple[Sequence[str], Sequence[str]]
-"""Special tokens before and behind a prompt."""
-
 _PROBE = "a"
 _TOKEN_BYTES = 8
 
 
 class Encoder:
     """One tokenizer, for several threads. `template` is what writes its special tokens, `added`
-    describes tokens that may be missing in the file, `frame` the special tokens before and
-    behind a prompt where the file is not to decide.
+    describes tokens that may be missing in the file.
 
     Raises ValueError if `path` is no tokenizer.json, or one that does not give the same ids
     each time.
@@ -51,7 +47,6 @@ class Encoder:
         *,
         template: str = "",
         added: Iterable[Mapping[str, Any]] = (),
-        frame: Frame | None = None,
     ) -> None:
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
@@ -65,7 +60,7 @@ class Encoder:
         self._segments = segments
         marks = _marks(self._tokenizer.get_added_tokens_decoder().values(), template)
         self._mark = re.compile("|".join(map(re.escape, marks))) if marks else None
-        self._before, self._behind = self._own_frame() if frame is None else self._ids(frame)
+        self._before, self._behind = self._frame()
 
     def encode(self, text: str, *, special_tokens: bool) -> Encoded:
         """The ids of `text`; `special_tokens` are those that a tokenizer adds by itself."""
@@ -105,20 +100,12 @@ class Encoder:
     def _add_missing(self, added: Iterable[Mapping[str, Any]]) -> None:
         """Added tokens of tokenizer_config.json that tokenizer.json lacks, as transformers."""
         known = {token.content for token in self._tokenizer.get_added_tokens_decoder().values()}
-        missing = [spec for spec in added if spec["content"] not in known]
-        self._tokenizer.add_tokens([AddedToken(**_described(spec)) for spec in missing])
+        for spec in added:
+            if spec["content"] not in known:
+                known.add(spec["content"])
+                self._tokenizer.add_tokens([AddedToken(**_described(spec))])
 
-    def _ids(self, frame: Frame) -> tuple[bytes, bytes]:
-        before, behind = (array("q", map(self._id, tokens)).tobytes() for tokens in frame)
-        return before, behind
-
-    def _id(self, token: str) -> int:
-        found: int | None = self._tokenizer.token_to_id(token)
-        if found is None:
-            raise ValueError(f"lacks the special token {token}")
-        return found
-
-    def _own_frame(self) -> tuple[bytes, bytes]:
+    def _frame(self) -> tuple[bytes, bytes]:
         """The ids that the file adds before and behind a text. Raises ValueError."""
         encode = self._tokenizer.encode
         inner: list[int] = encode(_PROBE, add_special_tokens=False).ids

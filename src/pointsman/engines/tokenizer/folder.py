@@ -7,15 +7,12 @@ only place that imports what the extra `tokenizer` brings.
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from pointsman.engines.tokenizer.model import ModelTokenizer, Templates
 from pointsman.engines.tokenizer.segments import Segments
-
-if TYPE_CHECKING:
-    from pointsman.engines.tokenizer.encoder import Frame
 
 PACKAGES = ("jinja2", "tokenizers")
 REMEDY = "pip install 'pointsman[tokenizer]'"
@@ -24,7 +21,6 @@ _SPECIAL_TOKENS = (
     *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"),
     "additional_special_tokens",
 )
-_FRAMED = ("Llama", "CodeLlama", "Gemma")
 _OWN_RENDERERS = {
     "gpt_oss": "harmony",
     "deepseek_v32": "its own code",
@@ -75,7 +71,10 @@ def load(
     written = " ".join([*sources.values(), *_texts(special)])
     try:
         encoder = Encoder(
-            path, segments, template=written, added=_added(config), frame=_frame(config, special)
+            path,
+            segments,
+            template=written,
+            added=_added(config, special),
         )
     except ValueError as error:
         raise Unusable(f"{path} {error}") from None
@@ -112,22 +111,11 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, object]:
     return {name: token for name, token in tokens.items() if token is not None}
 
 
-def _added(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _added(config: Mapping[str, Any], special: Mapping[str, object]) -> list[Mapping[str, Any]]:
+    """Tokens that the configuration describes, then those that it only names."""
     decoder = config.get("added_tokens_decoder") or {}
-    return [decoder[number] for number in sorted(decoder, key=int)]
-
-
-def _frame(config: Mapping[str, Any], special: Mapping[str, object]) -> "Frame | None":
-    """Llama's and Gemma's tokenizers go by their configuration, whatever tokenizer.json says;
-    others, None, by the file."""
-    if not str(config.get("tokenizer_class", "")).startswith(_FRAMED):
-        return None
-    sides = ("add_bos_token", True, "bos_token"), ("add_eos_token", False, "eos_token")
-    before, behind = (
-        [str(special[name])] if config.get(switch, default) and name in special else []
-        for switch, default, name in sides
-    )
-    return before, behind
+    described = [decoder[number] for number in sorted(decoder, key=int)]
+    return [*described, *({"content": text, "special": True} for text in _texts(special))]
 
 
 def _content(token: object) -> object:
