@@ -15,6 +15,7 @@ import aiohttp
 
 from pointsman.cli.config import Admin, Config, Engine, Limits, Listen, Log
 from pointsman.cli.process import Process
+from pointsman.cli.reload import Source
 from pointsman.core.scheduler import Scheduler
 from pointsman.engines.simulated import RunningEngine
 from tests.support.engines import running_engine
@@ -199,9 +200,9 @@ async def running_cluster(
 
 
 @asynccontextmanager
-async def running_process(config: Config) -> AsyncIterator[Process]:
-    """The process that `serve` would run, on this loop."""
-    process = Process(config)
+async def running_process(config: Config, source: Source | None = None) -> AsyncIterator[Process]:
+    """The process that `serve` would run, on this loop; it reads `source` again."""
+    process = Process(config, source)
     started = asyncio.Event()
 
     async def announce(_: Process) -> None:
