@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pointsman.cli import config_file
+from pointsman.cli import config_file, config_reference
 from pointsman.cli.config import Config
 from pointsman.cli.yaml_reader import Problem, Rejected
 
@@ -44,6 +44,14 @@ def test_every_field_is_described() -> None:
     for number, line in enumerate(example):
         if _is_field(line):
             assert example[number - 1].strip().startswith("#"), line
+
+
+def test_the_document_is_what_the_code_says() -> None:
+    """Remedy: pointsman init --reference > docs/CONFIGURATION.md."""
+    document = Path(__file__).parents[2] / "docs" / "CONFIGURATION.md"
+    assert document.read_text() == config_reference.reference()
+    for name in ("keys", "retries", "probe_failures_max", "tokens_per_minute"):
+        assert name in document.read_text()
 
 
 def test_all_problems_are_reported_with_line_and_column(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pointsman.cli import config_file
+from pointsman.cli import config_file, config_reference
 from pointsman.cli.yaml_reader import Rejected
 from pointsman.core.policies import catalog
 
@@ -32,11 +32,15 @@ def check(file: Path) -> None:
 @click.command(epilog="Exit codes: 0 written, 2 the file exists or cannot be written.")
 @click.argument("file", type=click.Path(path_type=Path), default=Path("pointsman.yaml"))
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
-def init(file: Path, force: bool) -> None:
+@click.option("--reference", is_flag=True, help="Print every field as Markdown tables instead.")
+def init(file: Path, force: bool, reference: bool) -> None:
     """Write an example with every field, its default and what it trades.
 
     FILE is pointsman.yaml if not given; - is stdout.
     """
+    if reference:
+        click.echo(config_reference.reference(), nl=False)
+        return
     if str(file) == "-":
         click.echo(config_file.example(), nl=False)
         return

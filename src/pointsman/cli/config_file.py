@@ -188,18 +188,18 @@ def example() -> str:
     root = inspect.type_info(Config)
     assert isinstance(root, inspect.StructType)
     for field in root.fields:
-        lines += [*_comment(_description(field.type), 0)]
+        lines += [*_comment(description(field.type), 0)]
         lines += _section(field)
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _section(field: inspect.Field) -> list[str]:
-    kind = _inner(field.type)
+    kind = bare(field.type)
     if isinstance(kind, inspect.StructType):
         return [f"{field.name}:", *_fields(kind, indent=2)]
     if isinstance(kind, inspect.VarTupleType):
-        item = _inner(kind.item_type)
+        item = bare(kind.item_type)
         assert isinstance(item, inspect.StructType)
         if field.name == "engines":
             return ["engines:", *_fields(item, indent=4, first="  - ", given=_EXAMPLE_ENGINE)]
@@ -215,7 +215,7 @@ def _fields(
     for number, field in enumerate(kind.fields):
         value = given.get(field.name)
         default = field.default_factory() if callable(field.default_factory) else field.default
-        lines += _comment(_description(field.type), indent)
+        lines += _comment(description(field.type), indent)
         lead = first if first and number == 0 else " " * indent
         text = _yaml(default if value is None else value)
         lines.append(f"{lead}{'' if value else '# '}{field.name}: {text}")
@@ -227,12 +227,14 @@ def _comment(text: str, indent: int) -> list[str]:
     return textwrap.wrap(text, 96, initial_indent=lead, subsequent_indent=lead)
 
 
-def _description(kind: inspect.Type) -> str:
+def description(kind: inspect.Type) -> str:
+    """What a field's annotation says of it."""
     extra = kind.extra_json_schema if isinstance(kind, inspect.Metadata) else None
     return str((extra or {}).get("description", ""))
 
 
-def _inner(kind: inspect.Type) -> inspect.Type:
+def bare(kind: inspect.Type) -> inspect.Type:
+    """The type without its annotations."""
     while isinstance(kind, inspect.Metadata):
         kind = kind.type
     return kind
