@@ -460,8 +460,9 @@ async def test_no_key_is_told_to_anybody(caplog: pytest.LogCaptureFixture) -> No
     [
         (0.0, b"0ms"),
         (0.0101, b"11ms"),
-        (0.9991, b"1000ms"),
+        (0.9991, b"1s"),
         (1.0, b"1s"),
+        (10.0, b"10s"),
         (1.5, b"1.5s"),
         (59.9999, b"1m0s"),
         (360.0, b"6m0s"),

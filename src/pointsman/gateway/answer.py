@@ -133,7 +133,8 @@ class Answer:
     # --- helpers ------------------------------------------------------------------------
 
     def _engines_lines(self, headers: list[Header], *, is_stream: bool) -> list[bytes]:
-        has_cors, has_limits = self._shared.cors.enabled, bool(self._limit_lines())
+        has_cors = self._shared.cors.enabled
+        has_limits = self._key is not None and self._key.has_limits
         return reply_pieces(headers, is_stream=is_stream, has_cors=has_cors, has_limits=has_limits)
 
     def _limit_lines(self) -> bytes:

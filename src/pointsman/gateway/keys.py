@@ -7,6 +7,7 @@ and needs no salt or stretching; what a client sends is digested and looked up b
 import hashlib
 import hmac
 from collections.abc import Iterable
+from math import ceil
 
 import msgspec
 
@@ -36,6 +37,12 @@ class Key:
     def allows(self, model: str) -> bool:
         """Whether its requests may use the model."""
         return not self.rules.models or model in self.rules.models
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether its requests and tokens are counted."""
+        limits = self.rules.limits
+        return limits.requests_per_minute is not None or limits.tokens_per_minute is not None
 
     def lines(self, now_s: float) -> bytes:
         """Header lines that tell a client its limits, as OpenAI names them."""
@@ -101,9 +108,10 @@ def _lines(what: bytes, standing: Standing | None) -> bytes:
 
 
 def duration(seconds: float) -> bytes:
-    """As OpenAI writes it: 120ms, 1.5s, 6m0s."""
-    if seconds < 1.0:
-        return b"%dms" % -int(-seconds * 1_000 // 1)
-    minutes, rest_s = divmod(round(seconds, 3), 60)
-    text = f"{rest_s:.3f}".rstrip("0").rstrip(".") + "s"
-    return (f"{int(minutes)}m{text}" if minutes else text).encode()
+    """As OpenAI writes it: 120ms, 1.5s, 6m0s. Never less than it is."""
+    whole_s, ms = divmod(ceil(seconds * 1_000), 1_000)
+    if not whole_s:
+        return b"%dms" % ms
+    minutes, rest_s = divmod(whole_s, 60)
+    text = (b"%d.%03d" % (rest_s, ms)).rstrip(b"0") if ms else b"%d" % rest_s
+    return b"%dm%bs" % (minutes, text) if minutes else text + b"s"

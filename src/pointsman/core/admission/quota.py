@@ -106,8 +106,8 @@ def _resized(
 
 def _standing(bucket: TokenBucket, now_s: float) -> Standing:
     limit = bucket.per_minute
-    remaining = max(0, int(bucket.level(now_s)))
-    return Standing(limit, remaining, bucket.wait_s(limit, now_s))
+    level = bucket.level(now_s)
+    return Standing(limit, int(level) if level > 0 else 0, (limit - level) * 60.0 / limit)
 
 
 def _again(detail: str, wait_s: float) -> str:
