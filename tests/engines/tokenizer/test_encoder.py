@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
+from pointsman.engines.tokenizer import encoder as encoder_module
 from pointsman.engines.tokenizer.encoder import Encoder, _marks
 from pointsman.engines.tokenizer.segments import Segments
 from tests.support.tokenizers import KINDS, SPECIALS, byte_level, tokenizer_json
@@ -72,6 +73,28 @@ def test_a_turn_encodes_only_what_is_new(tmp_path: Path) -> None:
     assert first.remembered == 0
     assert both.remembered == len(first.tokens)
     assert encoder.encode(before + turn, special_tokens=False).remembered == len(both.tokens)
+
+
+def test_two_tokenizers_with_one_memory_give_their_own_ids(tmp_path: Path) -> None:
+    segments = Segments(1_000_000)
+    text = "<|im_start|>user\nThe train leaves.<|im_end|>\n"
+    for kind in ("byte_level", "unigram", "byte_level", "unigram"):
+        path = tmp_path / f"{kind}.json"
+        path.write_text(tokenizer_json(kind), encoding="utf-8")
+        encoder = Encoder(path, segments, template=WRITTEN)
+        whole = Tokenizer.from_file(str(path)).encode(text, add_special_tokens=False).ids
+        assert list(encoder.encode(text, special_tokens=False).tokens) == whole
+
+
+def test_a_tokenizer_that_is_not_foreseen_is_not_cut_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoder_module, "_clash", lambda mark, other: False)
+    path = tmp_path / "tokenizer.json"
+    tokenizer = byte_level()
+    tokenizer.add_special_tokens([AddedToken("x <|im_start|>", special=True)])
+    tokenizer.save(str(path))
+    assert Encoder(path, Segments(0), template=WRITTEN)._mark is None
 
 
 def test_special_tokens_are_the_tokenizers_or_those_asked_for(tmp_path: Path) -> None:

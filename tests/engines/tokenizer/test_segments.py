@@ -10,24 +10,33 @@ SIZE = _size("a", bytes(8))
 
 def test_pieces_come_back_with_their_ids() -> None:
     segments = Segments(10 * SIZE)
-    segments.keep("a", b"12345678")
-    assert segments.find(["a", "b", "a"]) == [b"12345678", None, b"12345678"]
+    segments.keep(1, "a", b"12345678")
+    assert segments.find(1, ["a", "b", "a"]) == [b"12345678", None, b"12345678"]
+
+
+def test_tokenizers_do_not_share_pieces() -> None:
+    segments = Segments(10 * SIZE)
+    first, second = segments.new_owner(), segments.new_owner()
+    segments.keep(first, "a", b"12345678")
+    assert segments.find(second, ["a"]) == [None]
+    segments.keep(second, "a", bytes(8))
+    assert segments.find(first, ["a"]) == [b"12345678"]
 
 
 def test_the_least_recently_used_goes_first() -> None:
     segments = Segments(2 * SIZE)
-    segments.keep("a", bytes(8))
-    segments.keep("b", bytes(8))
-    segments.find(["a"])
-    segments.keep("c", bytes(8))
-    assert segments.find(["a", "b", "c"]) == [bytes(8), None, bytes(8)]
+    segments.keep(1, "a", bytes(8))
+    segments.keep(1, "b", bytes(8))
+    segments.find(1, ["a"])
+    segments.keep(1, "c", bytes(8))
+    assert segments.find(1, ["a", "b", "c"]) == [bytes(8), None, bytes(8)]
 
 
 def test_what_is_larger_than_the_cap_is_not_kept() -> None:
     segments = Segments(2 * SIZE)
-    segments.keep("a", bytes(8))
-    segments.keep("b", bytes(10_000))
-    assert segments.find(["a", "b"]) == [bytes(8), None]
+    segments.keep(1, "a", bytes(8))
+    segments.keep(1, "b", bytes(10_000))
+    assert segments.find(1, ["a", "b"]) == [bytes(8), None]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 40)), max_size=60))
@@ -37,8 +46,8 @@ def test_the_cap_holds_and_the_newest_are_there(kept: list[tuple[str, int]]) -> 
     for text, length in kept:
         length = lengths.pop(text, length)  # noqa: PLW2901
         lengths[text] = length
-        segments.keep(text, bytes(length))
+        segments.keep(1, text, bytes(length))
         segments.check()
     newest = list(lengths)[-2:]
-    assert segments.find(newest) == [bytes(lengths[text]) for text in newest]
+    assert segments.find(1, newest) == [bytes(lengths[text]) for text in newest]
     segments.check()
