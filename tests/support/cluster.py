@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from pointsman.cli.config import Admin, Config, Engine, Limits, Listen, Log
 from pointsman.cli.process import Process
@@ -233,16 +234,7 @@ def cluster_config(
         limits=Limits(connections_max=CONNECTIONS_MAX),
         log=Log(level="warning", access="none"),
     )
-    return Config(
-        listen=base.listen,
-        admin=base.admin,
-        policy=policy,
-        engines=tuple(engines),
-        models=base.models,
-        timeouts=base.timeouts,
-        limits=base.limits,
-        log=base.log,
-    )
+    return msgspec.structs.replace(base, policy=policy, engines=tuple(engines))
 
 
 @asynccontextmanager
