@@ -11,6 +11,7 @@ which is what other requests feel of the interpreter's lock.
 import argparse
 import asyncio
 import gc
+import itertools
 import json
 import random
 import statistics
@@ -21,11 +22,13 @@ from pathlib import Path
 
 import uvloop
 
+from bench.timing import median_us
 from pointsman.core.blocks import Namespace, Prompt, Scheme, Unit
 from pointsman.core.ids import ModelName
 from pointsman.engines.tokenizer import (
     Fallback,
     FolderSource,
+    ModelTokenizer,
     Segments,
     TokenizerService,
     Workers,
@@ -40,6 +43,8 @@ MODEL = ModelName("m")
 PROMPT_TOKENS = 100_000
 TURN_TOKENS = 200
 BLOCK = Scheme(Unit.TOKENS, 16)
+SYSTEM_WORDS = 100
+SMALL_WORDS = (20, 100, 200)
 HEAD = RequestHead(b"POST", b"/v1/chat/completions", is_http_10=False, keep_alive=True)
 
 
@@ -70,6 +75,24 @@ async def measure(folder: Path, turns: int, message_tokens: int) -> None:
     print(f"first turn  {cold}")
     print(f"others, p50 {_middle(warm)}")
     print(f"others, max {_worst(warm)}")
+    for words in SMALL_WORDS:
+        small(tokenizer, words)
+
+
+def small(tokenizer: ModelTokenizer, words: int) -> None:
+    """A chat so small that it is done on the loop, at once; its question is always new."""
+    rng, known = random.Random(5), word_list()
+    system = " ".join(known[:SYSTEM_WORDS])
+    bodies = []
+    for _ in range(5_000):
+        question = " ".join(rng.choices(known, k=words))
+        contents = (("system", system), ("user", question))
+        messages = [{"role": role, "content": content} for role, content in contents]
+        bodies.append(json.dumps({"model": MODEL, "messages": messages}).encode())
+    turn = itertools.cycle(bodies)
+    warm_us = median_us(lambda: tokenizer.tokens(Endpoint.CHAT, next(turn)))
+    kb = len(bodies[0]) / 1e3
+    print(f"{kb:.1f} kB, {SYSTEM_WORDS + words} words, {words} of them new: {warm_us:.0f} us")
 
 
 class Conversation:

@@ -97,6 +97,7 @@ class Tokenizers:
         self._serving_until_s = 0.0
         self._segments = Segments(config.limits.tokenizer_bytes_max)
         self._engines = EngineSource(self._urls)
+        self._asks_engines = any(model.tokenizer == ENGINE for model in config.models)
         self._workers: Workers | None = None
         self.service: TokenizerService | None = None
         if config.models:
@@ -113,8 +114,9 @@ class Tokenizers:
         return TokenizerState(pending + self._engines.asked, len(segments), segments.bytes)
 
     async def run(self) -> None:
-        """Ask engines; until cancelled."""
-        await self._engines.run()
+        """Until cancelled; over at once where no engine is to be asked."""
+        if self._asks_engines:
+            await self._engines.run()
 
     async def close(self) -> None:
         """End the threads. A second call changes nothing."""

@@ -88,6 +88,7 @@ async def test_the_engine_itself_says_the_ids() -> None:
         lambda: web.Response(status=404),
         lambda: web.Response(body=b"{}"),
         lambda: web.Response(body=b"no json"),
+        lambda: web.Response(body=b'{"tokens": []}'),
         lambda: web.Response(body=b'{"tokens": [36893488147419103232]}'),
         lambda: web.Response(body=b'{"tokens": ["a"]}'),
     ],

@@ -95,7 +95,9 @@ class EngineSource:
         try:
             question = await _elsewhere(body, question_of, model, endpoint, body)
             reply = await self._ask(url, question)
-            outcome: Outcome = Encoded(await _elsewhere(reply, _tokens, reply), 0)
+            tokens = await _elsewhere(reply, _tokens, reply)
+            # llama.cpp takes another body, and gives no tokens for one that it does not know.
+            outcome: Outcome = Encoded(tokens, 0) if tokens else Fallback.ENGINE
         except Inexact as inexact:
             outcome = inexact.cause
         except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError, OverflowError):
