@@ -149,7 +149,7 @@ async def test_an_engine_that_cannot_be_reached_is_named_and_waited_for() -> Non
 async def test_the_policy_is_switched_while_requests_run() -> None:
     async with running_cluster(2, speed=10) as cluster:
         names = (await cluster.admin_json("GET", "/policy"))["policies"]
-        assert len(names) == 9
+        assert len(names) >= 9
         asking = [
             asyncio.create_task(cluster.chat(f"question {n}", max_tokens=32)) for n in range(40)
         ]
