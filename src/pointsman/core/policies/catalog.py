@@ -21,7 +21,7 @@ from pointsman.core.policies.smg_cache_aware import SmgCacheAware
 from pointsman.core.policies.weighted_score import WeightedScore
 from pointsman.core.policies.weighted_score_jffc import WeightedScoreJffc
 
-DEFAULT = MarginalCost.name
+DEFAULT: str = MarginalCost.name
 
 _CATALOG: dict[str, Callable[[], Policy]] = {
     RoundRobin.name: RoundRobin,
