@@ -62,7 +62,7 @@ def test_the_very_same_request_may_be_in_the_stream_twice() -> None:
     assert second.due_s == pytest.approx(first.e2e_s + 1.0, abs=1e-9)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 10_000), gateways=st.sampled_from([1, 3]))
 def test_closed_loops_keep_think_times_whatever_happens(seed: int, gateways: int) -> None:
     stream = chat(requests=40, rate_rps=20, rng=Random(seed), system_tokens=32, turns_mean=4)

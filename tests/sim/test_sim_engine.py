@@ -150,7 +150,7 @@ def play(
     return seen, engine.model
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(rows=JOBS, acts=ACTS)
 def test_stretches_are_seen_by_nobody(
     rows: list[tuple[int, int, int, int]], acts: list[tuple[int, str, float]]

@@ -63,7 +63,7 @@ REQUESTS = st.lists(
 POLICIES = st.sampled_from(["marginal_cost", "round_robin", "session", "jffc", "dynamo"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     requests=REQUESTS,
     faults=FAULTS,

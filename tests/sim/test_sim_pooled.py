@@ -53,7 +53,7 @@ REQUESTS = st.tuples(
 )
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(REQUESTS)
 def test_no_policy_beats_the_oracle(drawn: tuple[int, int, float, int]) -> None:
     seed, count, gap_s, nodes = drawn
@@ -70,8 +70,8 @@ def test_no_policy_beats_the_oracle(drawn: tuple[int, int, float, int]) -> None:
 def test_no_policy_beats_the_oracle_with_a_real_profile(rate_rps: float) -> None:
     scenario = Scenario(name="x", fleet=(NodeGroup(count=4, kv_tokens=60_000),))
     for requests in (
-        chat(requests=80, rate_rps=rate_rps, rng=Random(1)),
-        shared_prefix(requests=60, rate_rps=rate_rps, rng=Random(2)),
+        chat(requests=50, rate_rps=rate_rps, rng=Random(1)),
+        shared_prefix(requests=40, rate_rps=rate_rps, rng=Random(2)),
     ):
         assert beaten_by(scenario, requests, catalog.names()) == []
 

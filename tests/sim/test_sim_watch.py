@@ -221,7 +221,7 @@ ACTS = st.lists(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(acts=ACTS, lag_s=st.sampled_from([0.0, 0.01, 2.0]), seed=st.integers(0, 100))
 def test_in_the_end_the_index_is_the_cache(
     acts: list[tuple[str, int, int]], lag_s: float, seed: int

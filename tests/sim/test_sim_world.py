@@ -31,7 +31,7 @@ from tests.support.simulation import NO_DELAYS, SMALL, ask, in_order, run, small
 
 def busy(policy: str = "marginal_cost", seed: int = 0) -> ReplayedRun:
     """A run in which everything has its hand: faults, lots, losses, retries, several gateways."""
-    requests = chat(requests=60, rate_rps=12, rng=Random(1), system_tokens=64, turns_mean=3)
+    requests = chat(requests=40, rate_rps=12, rng=Random(1), system_tokens=64, turns_mean=3)
     scenario = small(
         3,
         gateways=2,

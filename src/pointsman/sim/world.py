@@ -82,12 +82,12 @@ class _World:
             SimulatedGateway(
                 self._clock,
                 named,
-                SchedulerOptions(policy=policy, seed=seed),
+                SchedulerOptions(policy=policy, seed=seed + number * _SEEDS_APART),
                 network=scenario.network,
                 knowledge=scenario.knowledge,
                 stopwatch=stopwatch,
             )
-            for _ in range(scenario.gateways)
+            for number in range(scenario.gateways)
         ]
         self._watches = self._watch(Random(f"watch {seed}"))
         Faults(self._clock, named, self._watches).schedule(scenario.faults)
@@ -162,6 +162,7 @@ class _World:
 
 
 _SETTLE_S = 1.0
+_SEEDS_APART = 1_000_003  # gateways that draw the same lots would all send to the same node
 
 
 def _probe_soon(watches: Mapping[NodeName, Watch], name: NodeName) -> None:
