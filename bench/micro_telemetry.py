@@ -24,6 +24,7 @@ RECORD = ExchangeRecord(
     request_id=RequestId("3bdee17585d10bb400000000"),
     endpoint=Endpoint.CHAT,
     model=MODEL,
+    key="",
     node=NodeName("engine-1"),
     policy="marginal_cost",
     why="least delay for all",

@@ -156,4 +156,4 @@ async def test_a_key_as_a_user_makes_one(tmp_path: Path) -> None:
             assert await gateway.code() == 0
             assert key not in gateway.said
         assert key not in access.read_text()
-        assert "chat" in access.read_text()
+        assert '"key":"team"' in access.read_text(), "its name is"

@@ -93,6 +93,31 @@ def test_an_empty_key_is_no_key() -> None:
     assert ring.find(RequestHead(b"GET", b"/", is_http_10=True, keep_alive=False)) is None
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Content-Length: 30000000",
+        "Transfer-Encoding: chunked",
+        "Content-Length: 9\r\nExpect: 100-continue",
+    ],
+)
+async def test_a_strangers_body_is_not_read(line: str) -> None:
+    async with rig(answer_ok, options=guarded()) as it:
+        client = await it.connect()
+        await client.send(f"POST {PATH} HTTP/1.1\r\nHost: g\r\n{line}\r\n\r\n".encode())
+        answer = await client.answer()
+        assert (answer.status, code(answer)) == (401, "invalid_api_key")
+        assert await client.closed()
+        assert it.gateway.state().bodies_bytes == 0
+
+
+async def test_a_large_body_with_a_key_is_read() -> None:
+    body = b'{"model":"m","prompt":"%b"}' % (b"x" * 200_000)
+    async with rig(answer_ok, options=guarded()) as it:
+        assert (await ask(it, body)).status == 200
+        assert it.records.ended[0].key == "team-a"
+
+
 async def test_health_and_readiness_need_no_key() -> None:
     async with rig(answer_ok, options=guarded()) as it:
         for path, status in (("/health", 200), ("/ready", 200), ("/v1/models", 401)):

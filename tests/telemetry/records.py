@@ -13,6 +13,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     request_id: RequestId = RequestId("r-1")
     endpoint: Endpoint | None = Endpoint.CHAT
     model: ModelName = ModelName("m")
+    key: str = ""
     node: NodeName | None = NodeName("n1")
     policy: str = "marginal_cost"
     why: str = "least marginal cost"

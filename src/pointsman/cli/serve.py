@@ -216,6 +216,8 @@ async def _announce(file: Path | None, process: Process) -> None:
         f"admin  http://{printable_host(config.admin.host)}:{process.admin_port}/pointsman/v1/state"
     )
     say(f"keys   {_admission(config)}")
+    if not is_loopback(config.admin.host):
+        say("anyone who reaches the admin plane can drain engines: it has no keys")
     if file is not None:
         say(f"file   {file}, read again when it changes and on SIGHUP")
 

@@ -39,6 +39,7 @@ class Arrival:
         self._shared = shared
         self._client = client
         self._head = head
+        self.key = "" if key is None else key.rules.name
         self._visit = None if key is None else Visit(key, shared)
 
     def read(self, request_id: RequestId, body: bytes) -> Request:

@@ -355,6 +355,7 @@ class Handler:
                 reason,
                 endpoint=self._arrival.endpoint,
                 model=self._arrival.model,
+                key=self._arrival.key,
                 placed=self._placed,
                 bytes_in=self._arrival.bytes_in,
                 bytes_out=0 if relay is None else relay.bytes_out,

@@ -17,12 +17,14 @@ class ExchangeRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     placement, `ttft_s` from arrival to the first byte for the client (the client's view;
     `Outcome.ttft_s` is the node's), `e2e_s` from arrival to the end. `streamed_tokens` are
     events that passed, about one a token. `cached_tokens_predicted` is the decision's hit.
-    `bytes_out` is the body as the engine sent it.
+    `bytes_out` is the body as the engine sent it. `key` is the name of the client's key, empty
+    where there is none.
     """
 
     request_id: RequestId
     endpoint: Endpoint
     model: ModelName
+    key: str
     node: NodeName | None
     policy: str
     why: str

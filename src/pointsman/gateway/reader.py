@@ -12,6 +12,9 @@ from pointsman.core.errors import Reason
 from pointsman.gateway.heads import BadHead, Header, RequestHead
 from pointsman.gateway.shared import Shared
 
+STRANGERS_BYTES_MAX = 64 * 1024
+"""Of a body that is read although its request carries no known key."""
+
 _VERSIONS = frozenset({"1.0", "1.1"})
 
 
@@ -175,8 +178,17 @@ class RequestReader:
             return
         if head.content_length > self._shared.options.body_bytes_max:
             self._refuse_size()
+        elif self._is_strangers(head):
+            self._refuse(Reason.UNAUTHORIZED)
         elif head.expects_continue and not head.is_http_10:
             self.wants_continue = True
+
+    def _is_strangers(self, head: RequestHead) -> bool:
+        """Whether a body that is worth not reading comes without a key. A small one is read:
+        then the connection can be kept."""
+        keys, size = self._shared.keys, head.content_length
+        large = head.is_chunked or head.expects_continue or size > STRANGERS_BYTES_MAX
+        return large and bool(keys) and keys.find(head) is None
 
     def _refuse_size(self) -> None:
         limit = self._shared.options.body_bytes_max

@@ -1,7 +1,7 @@
 """One JSON line for each request: who went where, why, how long, and how it ended.
 
-Never a prompt, an answer, a header or a key. Lines are gathered and written together, so
-that a request costs no system call.
+Never a prompt, an answer, a header or a key; `key` is a key's name. Lines are gathered and
+written together, so that a request costs no system call.
 """
 
 import asyncio
@@ -36,6 +36,7 @@ class AccessLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     status: int | None
     end: EndCause
     reason: Reason | None = None
+    key: str = ""
     node: NodeName | None = None
     policy: str = ""
     why: str = ""
@@ -100,6 +101,7 @@ class AccessLog:
             status=record.status,
             end=record.end,
             reason=record.reason,
+            key=record.key,
             node=record.node,
             policy=record.policy,
             why=record.why,
