@@ -22,7 +22,8 @@ from prometheus_client import CollectorRegistry
 
 from bench.micro_decision import MODEL, Bench
 from bench.micro_telemetry import RECORD
-from pointsman.control.service import NodeWatcher, SchedulerService
+from pointsman.control.service import SchedulerService
+from pointsman.control.watcher import NodeWatcher
 from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.errors import EndCause
 from pointsman.core.events import Verdict

@@ -1,18 +1,19 @@
 """The service delivers every verdict once, never re-enters the core, and survives its bugs."""
 
 import asyncio
-from typing import Any, cast
+from collections.abc import Sequence
+from random import Random
 
 import pytest
 
 from pointsman.control import service as service_module
-from pointsman.control.service import NodeWatcher, SchedulerService
+from pointsman.control.service import SchedulerService
+from pointsman.control.watcher import NodeWatcher
 from pointsman.core.blocks import Namespace, Prompt
+from pointsman.core.decision import Candidate
 from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.events import (
     Admitted,
-    Effect,
-    Event,
     Held,
     Left,
     ModelCard,
@@ -21,12 +22,14 @@ from pointsman.core.events import (
     NodeJoined,
     NodeSpec,
     Placed,
+    PolicyChosen,
     Refused,
-    Tick,
     Verdict,
 )
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
 from pointsman.core.options import SchedulerOptions
+from pointsman.core.placement import Choice, Hold
+from pointsman.core.policies.base import Stateless, pick
 from pointsman.core.request import Outcome, Request
 from pointsman.core.scheduler import Scheduler
 from pointsman.telemetry.decisions import DecisionRing
@@ -50,25 +53,12 @@ class Objectives:
         self.met.append(met)
 
 
-class Around:
-    """A scheduler with something around its steps. (A compiled class has no subclasses.)"""
-
-    def __init__(self) -> None:
-        self._scheduler = Scheduler(SchedulerOptions(policy="round_robin"))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._scheduler, name)
-
-    def step(self, event: Event, now_s: float) -> list[Effect]:
-        return self._scheduler.step(event, now_s)
-
-
 class House:
     """A service on a clock of its own, with `nodes` ready nodes."""
 
-    def __init__(self, nodes: int = 1, scheduler: Around | None = None) -> None:
+    def __init__(self, nodes: int = 1) -> None:
         self.time_s = 100.0
-        self.scheduler = cast("Scheduler", scheduler or Around())
+        self.scheduler = Scheduler(SchedulerOptions(policy="round_robin"))
         self.ring = DecisionRing()
         self.objectives = Objectives()
         self.service = SchedulerService(
@@ -145,18 +135,7 @@ def test_a_held_request_may_be_settled() -> None:
 
 
 def test_a_settlement_from_inside_a_verdict_waits_its_turn() -> None:
-    class Watched(Around):
-        depth = 0
-
-        def step(self, event: Event, now_s: float) -> list[Effect]:
-            assert self.depth == 0, "entered twice"
-            self.depth += 1
-            try:
-                return super().step(event, now_s)
-            finally:
-                self.depth -= 1
-
-    house = House(scheduler=Watched())
+    house = House()
     seen: list[str] = []
 
     def settle_at_once(verdict: Verdict) -> None:
@@ -192,19 +171,23 @@ def test_a_refusal_needs_no_settlement() -> None:
     assert house.service.unsettled == 0
 
 
-class Broken(Around):
-    """Fails on arrivals, and on ticks."""
+class Broken(Stateless):
+    """A policy that fails when everything is booked."""
 
-    def step(self, event: Event, now_s: float) -> list[Effect]:
-        effects = super().step(event, now_s)
-        assert type(event).__name__ not in ("Arrived", "Failed", "Tick"), "a bug"
-        return effects
+    name = "broken"
+
+    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
+        return pick(rows, why="any")
+
+    def placed(self, request: Request, row: Candidate) -> None:
+        raise RuntimeError("a bug")
 
 
 def test_a_bug_in_the_core_refuses_one_request_and_leaks_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    house = House(scheduler=Broken())
+    house = House()
+    house.scheduler._policy = Broken()
     (verdict,) = house.arrive("r")
     assert isinstance(verdict, Refused)
     assert verdict.reason is Reason.INTERNAL
@@ -212,7 +195,7 @@ def test_a_bug_in_the_core_refuses_one_request_and_leaks_nothing(
     assert house.service.unsettled == 0
     assert house.scheduler.in_flight == 0, "what the failed step had booked is undone"
     assert "Arrived(r, model m)" in caplog.text
-    house.service.submit(Tick())
+    house.service.submit(PolicyChosen("none of the catalog"))
     assert house.service.counters.steps_failed == 2
 
 

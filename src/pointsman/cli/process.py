@@ -25,7 +25,8 @@ from pointsman.cli.tokenizers import Tokenizers, tokenized
 from pointsman.cli.wiring import cadence, gateway_options, node_spec, scheduler_options
 from pointsman.control.api import AdminApi
 from pointsman.control.collectors.fleet import Fleet
-from pointsman.control.service import NodeWatcher, SchedulerService
+from pointsman.control.service import SchedulerService
+from pointsman.control.watcher import NodeWatcher
 from pointsman.core.errors import Reason
 from pointsman.core.events import Left, RulesChanged
 from pointsman.core.ids import RequestId

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, assert_never
 
 from pointsman.control.counters import ServiceCounters
+from pointsman.control.watcher import NodeWatcher
 from pointsman.core.decision import Decision, Ruling
 from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.events import (
@@ -52,28 +53,6 @@ TICK_S_MIN = 0.002
 log = logging.getLogger(__name__)
 
 _CLIENT_GONE = EndCause.CLIENT_GONE  # Python 3.11 takes 0.1 us to look an enum's member up
-
-
-class NodeWatcher:
-    """Follows the nodes; what it does not override, it ignores.
-
-    Called during a step's delivery: quick, never raising.
-    """
-
-    def admitted(self, effect: Admitted) -> None:
-        """An incarnation begins."""
-
-    def left(self, effect: Left) -> None:
-        """An incarnation has ended."""
-
-    def placed(self, node_id: NodeId) -> None:
-        """A request goes there."""
-
-    def alive(self, node_id: NodeId) -> None:
-        """An answer has begun to come from there."""
-
-    def failed(self, node_id: NodeId) -> None:
-        """An attempt there ended before its answer began."""
 
 
 class _Open:

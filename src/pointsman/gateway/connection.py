@@ -136,7 +136,8 @@ class ClientConnection(asyncio.Protocol):
             self.transport.resume_reading()
             reader.feed(data)
         if reader.ready:
-            self._serve(*reader.ready.popleft())
+            head, body = reader.ready.popleft()
+            self._serve(head, body)
         elif reader.refusal is not None:
             self._turn_away(*reader.refusal)
         else:

@@ -15,7 +15,8 @@ from pointsman.control.collectors.cadence import Cadence
 from pointsman.control.collectors.client import EngineClient, new_session
 from pointsman.control.collectors.link import NodeLink
 from pointsman.control.collectors.node import NodeCollector
-from pointsman.control.service import NodeWatcher, SchedulerService
+from pointsman.control.service import SchedulerService
+from pointsman.control.watcher import NodeWatcher
 from pointsman.core.events import Admitted, Left, NodeSpec
 from pointsman.core.ids import NodeId, NodeName
 from pointsman.core.limits import NODES_MAX

@@ -1,0 +1,26 @@
+"""What the service tells those that follow the nodes."""
+
+from pointsman.core.events import Admitted, Left
+from pointsman.core.ids import NodeId
+
+
+class NodeWatcher:
+    """Follows the nodes; what it does not override, it ignores.
+
+    Called during a step's delivery: quick, never raising.
+    """
+
+    def admitted(self, effect: Admitted) -> None:
+        """An incarnation begins."""
+
+    def left(self, effect: Left) -> None:
+        """An incarnation has ended."""
+
+    def placed(self, node_id: NodeId) -> None:
+        """A request goes there."""
+
+    def alive(self, node_id: NodeId) -> None:
+        """An answer has begun to come from there."""
+
+    def failed(self, node_id: NodeId) -> None:
+        """An attempt there ended before its answer began."""
