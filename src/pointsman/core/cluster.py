@@ -7,6 +7,7 @@ probes and from requests that could not reach the node; shells only report.
 
 from collections.abc import Collection
 from enum import StrEnum
+from math import exp
 
 from pointsman.core.blocks import Scheme, Unit
 from pointsman.core.calibration import Calibration, Pace, Speeds
@@ -16,6 +17,7 @@ from pointsman.core.limits import (
     LEARN_INTERVAL_S,
     NODE_CONCURRENCY_MAX,
     NODES_MAX,
+    PREFILL_MEMORY_S,
     HealthRules,
 )
 from pointsman.core.placement import Work
@@ -67,6 +69,8 @@ class Node:
         self.queue_attention = 0.0
         self.queue_s = 0.0
         self.prefilled_s = 0.0
+        self._prefilled_lately_s = 0.0
+        self._prefilled_at_s = 0.0
         self.kv_tokens = 0
         self.output_tokens = 0
         self._prefills: dict[RequestId, Work] = {}
@@ -123,6 +127,13 @@ class Node:
         done_s = elapsed_s if elapsed_s < head.prefill_s else head.prefill_s
         return self.queue_s - done_s if self.queue_s > done_s else 0.0
 
+    def prefill_share(self, now_s: float) -> float:
+        """Share of its time that went to prefills of late."""
+        return self._faded_s(now_s) / PREFILL_MEMORY_S
+
+    def _faded_s(self, now_s: float) -> float:
+        return self._prefilled_lately_s * exp((self._prefilled_at_s - now_s) / PREFILL_MEMORY_S)
+
     def learns(self, now_s: float) -> bool:
         """Whether a sample that ends now is worth learning from: all until the speeds are
         known, then one in `LEARN_INTERVAL_S`."""
@@ -138,7 +149,7 @@ class Node:
         if not self._prefills:
             self._head_since_s = now_s
         self._prefills[request_id] = work
-        self.calibration.tried(now_s)
+        self.calibration.tried(now_s, idle=not self.inflight)
         self.inflight += 1
         self.waiting += 1
         self.queue_tokens += work.new_tokens
@@ -163,6 +174,8 @@ class Node:
         self.queue_attention -= work.attention
         self.queue_s -= work.prefill_s
         self.prefilled_s += work.prefill_s
+        self._prefilled_lately_s = self._faded_s(now_s) + work.prefill_s
+        self._prefilled_at_s = now_s
         if not self._prefills:
             self.queue_s = self.queue_attention = 0.0  # rounding does not add up
 

@@ -11,10 +11,13 @@ flight there holding K tokens, and the node's learned speeds:
     running_s   = what is left of the requests in flight, half of their output on average
     service_s   = dispatch + L·prefill + ½·L²·attention + decode_s        (nothing cached)
     stall_s     = work_s · (B + 1)                              (imposed on the others)
-    slowdown_s  = ½ · O · (sequence + kv_token·L) · B           (imposed on the others)
+    slowdown_s  = ½ · O · (sequence + kv_token·L) · B / (1 - p) (imposed on the others)
+    interrupted_s = decode_s · p / (1 - p)
 
 The model is that of chunked prefill beside continuous batching: a prefill delays every
-sequence that decodes there, and a longer batch makes every step longer. The one more that
+sequence that decodes there, and a longer batch makes every step longer. p is the share of time
+that the node spent on prefills of late: what decodes there stands still for as much of the time
+to come. The one more that
 stall_s counts is the next to arrive: without it, work on an idle node would be free, and a
 burst of siblings would compute their prefix once on every idle node. `dispatch` is latency
 and not work: requests that wait behind each other do not add it up.
@@ -24,7 +27,7 @@ from pointsman.core.calibration import Speeds
 from pointsman.core.cluster import Node
 from pointsman.core.decision import Candidate
 from pointsman.core.ledger import Ledger
-from pointsman.core.limits import FOOTPRINT_SAFETY
+from pointsman.core.limits import FOOTPRINT_SAFETY, PREFILL_SHARE_MAX
 from pointsman.core.placement import Demand
 
 
@@ -49,13 +52,14 @@ def candidate(
     new = prompt - hit
     attention = new * (prompt - new / 2)
     calibration = node.calibration
-    speeds = calibration.speeds_at(now_s)
+    speeds = calibration.speeds_at(now_s, idle=not node.inflight)
     batch = node.inflight + node.foreign(now_s)
     work_s = new * speeds.prefill_s_per_token + attention * speeds.attention_s_per_token2
     per_sequence_s = speeds.sequence_s + speeds.kv_token_s * prompt
     resident_s = speeds.kv_token_s * (node.kv_tokens + output / 2)
     decode_s = output * (speeds.step_s + speeds.sequence_s * batch + resident_s + per_sequence_s)
     uncached_s = prompt * (speeds.prefill_s_per_token + speeds.attention_s_per_token2 * prompt / 2)
+    interruptions = 1 / (1 - min(node.prefill_share(now_s), PREFILL_SHARE_MAX))
     blocks = footprint_blocks(new, output, block)
     fits = ledger.fits(node.id, blocks)
     return Candidate(
@@ -71,8 +75,9 @@ def candidate(
         speeds.dispatch_s + work_s,
         0.0 if fits else _kv_wait_s(node, ledger, blocks, decode_s),
         decode_s,
+        decode_s * (interruptions - 1),
         work_s * (batch + 1),
-        0.5 * output * per_sequence_s * batch,
+        0.5 * output * per_sequence_s * batch * interruptions,
         running_s(node, speeds),
         speeds.dispatch_s + uncached_s + decode_s,
         blocks,

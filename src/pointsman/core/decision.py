@@ -26,7 +26,8 @@ class Candidate(msgspec.Struct, gc=False):
     queue_s           work ahead of it: prefill seconds placed there and not yet begun to stream
     work_s            its own uncached prompt; prefill_s adds the engine's fixed latency
     kv_wait_s         until enough KV blocks are free
-    decode_s          its own output
+    decode_s          its own output, undisturbed
+    interrupted_s     what later prefills are expected to take from that
     stall_s           what its prefill takes from the requests that decode there and the next
     slowdown_s        what its decoding takes from them
     service_s         its own prefill and decode with nothing cached and nothing queued
@@ -53,6 +54,7 @@ class Candidate(msgspec.Struct, gc=False):
     prefill_s: float
     kv_wait_s: float
     decode_s: float
+    interrupted_s: float
     stall_s: float
     slowdown_s: float
     running_s: float

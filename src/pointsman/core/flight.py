@@ -25,7 +25,9 @@ class Flight:
         "demand",
         "kv_at_start",
         "node",
+        "placed_s",
         "predicted",
+        "prefill_learned",
         "prefilled_at_start_s",
         "queue_attention",
         "queue_tokens",
@@ -33,13 +35,17 @@ class Flight:
         "work",
     )
 
-    def __init__(self, attempt: Attempt, demand: Demand, node: Node, row: Candidate) -> None:
+    def __init__(
+        self, attempt: Attempt, demand: Demand, node: Node, row: Candidate, now_s: float
+    ) -> None:
         self.attempt = attempt
         self.demand = demand
         self.node = node
         self.predicted = row
         self.credit: Credit | None = None  # of its prompt's blocks, once that is caught up
+        self.placed_s = now_s
         self.started_s: float | None = None
+        self.prefill_learned = False
         share = row.queue_s / node.queue_s if node.queue_s > 0 else 0.0
         self.queue_attention = node.queue_attention * share
         self.queue_tokens = row.queue_tokens * share
@@ -63,9 +69,17 @@ class Flight:
         return Attempt(self.request, self.attempt.arrived_s, tried)
 
     def started(self, now_s: float) -> None:
-        """The first byte is there. Harmless twice."""
+        """The first byte is there. Harmless twice.
+
+        The first of all tell a node's prefill speed at once, by the hit that was predicted: the
+        engine's own count comes with the end of the answer, and until speeds are known placing
+        is blind to them.
+        """
         if self.started_s is not None:
             return
+        if self.request.stream and not self.node.calibration.calibrated:
+            self.prefill_learned = now_s > self.placed_s
+            _observe_prefill(self, None, now_s - self.placed_s)
         self.started_s = now_s
         self.node.start(self.request.id, now_s)
         bound_s = self.request.slo_ttft_s
@@ -112,7 +126,7 @@ def learn(
 
 def _learn_from_stream(flight: Flight, outcome: Outcome, output_tokens: int) -> None:
     """First byte and end are both seen: prefill and decode speeds are told apart."""
-    if outcome.ttft_s is not None:
+    if outcome.ttft_s is not None and not flight.prefill_learned:
         _observe_prefill(flight, outcome, outcome.ttft_s)
     if outcome.decode_s is not None and output_tokens > 1:
         decode_s = max(outcome.decode_s - flight.stalled_s, _DECODED_MIN * outcome.decode_s)
@@ -131,9 +145,11 @@ def _learn_from_whole(flight: Flight, outcome: Outcome, output_tokens: int) -> N
         _observe_decode(flight, step_s)
 
 
-def _observe_prefill(flight: Flight, outcome: Outcome, ttft_s: float) -> None:
-    prompt = outcome.prompt_tokens or flight.demand.prompt_tokens
-    cached = outcome.cached_tokens
+def _observe_prefill(flight: Flight, outcome: Outcome | None, ttft_s: float) -> None:
+    """By the engine's own counts where it has given some, else by what was predicted."""
+    prompt, cached = flight.demand.prompt_tokens, None
+    if outcome is not None:
+        prompt, cached = outcome.prompt_tokens or prompt, outcome.cached_tokens
     if cached is None:
         cached = prompt - min(prompt, flight.work.new_tokens)
     new = max(1, prompt - cached)

@@ -50,6 +50,15 @@ RESERVATION_TTL_S = 600.0
 LEASE_TTL_S = 7_200.0
 """A committed lease that nobody releases is taken back: longer than the longest stream."""
 
+PREFILL_SHARE_MAX = 0.75
+"""The most that prefills are expected to interrupt decoding: four times its own time. Beyond it
+the estimate would go to infinity, and a node that is this busy is shunned anyway."""
+
+PREFILL_MEMORY_S = 40.0
+"""How long a prefill counts in the share of time that a node spends on them: a few times as
+long as an answer, so that it is a forecast and not the last prefill's echo. 15 to 80 s serve
+about as well."""
+
 FOOTPRINT_SAFETY = 1.1
 """KV blocks reserved over the estimate (MISSION D1): lengths are predictions."""
 

@@ -141,7 +141,7 @@ class Scheduler:
         assert node is not None, row.node
         decision = self._record(attempt, route, now_s)
         self._ledger.reserve(request.id, node.id, row.kv_blocks, now_s)
-        flight = Flight(attempt, route.demand, node, row)
+        flight = Flight(attempt, route.demand, node, row, now_s)
         self._flights[request.id] = self._uncredited = flight
         node.book(request.id, flight.work, now_s)
         self._cluster.placed(node)

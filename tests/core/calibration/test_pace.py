@@ -31,7 +31,7 @@ def prefill_s(pace: Pace, tokens: int = 4_000) -> float:
 
 
 def decode_s(pace: Pace, now_s: float | None = None) -> float:
-    speeds = pace.speeds() if now_s is None else pace.speeds_at(now_s)
+    speeds = pace.speeds() if now_s is None else pace.speeds_at(now_s, idle=True)
     return speeds.step_s + 4 * speeds.sequence_s + 20_000 * speeds.kv_token_s
 
 
@@ -98,19 +98,40 @@ def test_a_slow_node_that_nothing_confirms_gets_one_trial_at_a_time() -> None:
     (slow, fast), _ = grown_up(3, 1)
     assert decode_s(slow, 1.0) > 2 * decode_s(fast, 1.0)
     later_s = TRIAL_AFTER_S + 1
-    assert slow.speeds_at(later_s) == fast.speeds_at(later_s)
-    slow.tried(later_s)
+    assert decode_s(slow, later_s) == decode_s(fast, later_s)
+    slow.tried(later_s, idle=True)
     assert decode_s(slow, later_s) > 2 * decode_s(fast, later_s)
+
+
+def test_a_slow_node_with_work_is_on_no_trial() -> None:
+    (slow, fast), _ = grown_up(3, 1)
+    later_s = TRIAL_AFTER_S + 1
+    assert slow.speeds_at(later_s, idle=False) != fast.speeds_at(later_s, idle=False)
+    slow.tried(later_s, idle=False)
+    assert slow.on_trial(later_s)
+
+
+def test_each_trial_that_finds_a_node_slow_makes_the_next_one_rarer() -> None:
+    (slow, _), rng = grown_up(3, 1)
+    now_s, waits_s = 0.0, []
+    for _ in range(7):
+        wait_s = next(s for s in (5.5, 10.5, 20.5, 40.5, 80.5) if slow.on_trial(now_s + s))
+        now_s += wait_s
+        waits_s.append(wait_s)
+        slow.tried(now_s, idle=True)
+        observe(slow, rng, factor=3)
+        slow.confirmed(now_s)
+    assert waits_s == [5.5, 10.5, 20.5, 40.5, 80.5, 80.5, 80.5]
 
 
 @pytest.mark.parametrize(("factor", "recovered"), [(1.0, True), (3.0, False)])
 def test_the_trial_decides_at_once(factor: float, recovered: bool) -> None:
     (slow, fast), rng = grown_up(3, 1)
-    slow.tried(TRIAL_AFTER_S + 1)
+    slow.tried(TRIAL_AFTER_S + 1, idle=True)
     observe(slow, rng, factor=factor)
     slow.confirmed(TRIAL_AFTER_S + 1)
     now_s = TRIAL_AFTER_S + 2
-    assert (slow.speeds_at(now_s) == fast.speeds_at(now_s)) == recovered
+    assert (decode_s(slow, now_s) == decode_s(fast, now_s)) == recovered
 
 
 def test_a_fast_node_needs_no_trial() -> None:

@@ -89,9 +89,35 @@ def test_it_is_calibrated_after_eight_samples_of_each_kind() -> None:
 def test_it_is_not_calibrated_while_nothing_fits() -> None:
     calibration = Calibration()
     for n in range(60):
-        observe(calibration, PRIOR, 1, random.Random(n))
-        calibration.observe_decode(batch_mean=1, kv_tokens_mean=0, step_s=0.001 * 1_000 ** (n % 2))
+        calibration.observe_decode(batch_mean=1, kv_tokens_mean=0, step_s=0.01)
+        calibration.observe_prefill(
+            tokens_ahead=0.0,
+            tokens_own=1_000.0,
+            attention_ahead=0.0,
+            attention_own=5e5,
+            ttft_s=0.001 * 1_000 ** (n % 2),
+        )
     assert not calibration.calibrated
+
+
+def test_prefills_alone_tell_how_fast_an_engine_probably_decodes() -> None:
+    calibration, rng = Calibration(), random.Random(3)
+    for _ in range(20):
+        tokens = rng.uniform(500, 8_000)
+        pairs = tokens * tokens / 2
+        calibration.observe_prefill(
+            tokens_ahead=0.0,
+            tokens_own=tokens,
+            attention_ahead=0.0,
+            attention_own=pairs,
+            ttft_s=3 * (PRIOR.prefill_s_per_token * tokens + PRIOR.attention_s_per_token2 * pairs),
+        )
+    assert calibration.calibrated
+    assert calibration.speeds().step_s == pytest.approx(3 * PRIOR.step_s, rel=0.2)
+    for _ in range(30):
+        calibration.observe_decode(batch_mean=4, kv_tokens_mean=0, step_s=0.01)
+    step_s = calibration.step_s(4, 0)
+    assert step_s == pytest.approx(0.01, rel=0.1)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])

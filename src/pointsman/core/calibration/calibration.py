@@ -2,19 +2,23 @@
 
 from math import isfinite
 
-from pointsman.core.calibration.fit import Fit
+from pointsman.core.calibration.fit import Fit, Triple
 from pointsman.core.calibration.speeds import PRIOR, Speeds
 
-_SAMPLES_MIN = 8  # of each kind, before the fit is believed over a policy without speeds
+_SAMPLES_MIN = 8  # prefills, before the fit is believed over a policy without speeds
 _ERROR_SANE = 1.0  # off by as much as the value itself: no fit at all
 _QUEUED_WEIGHT_MIN = 0.1
+_USUAL_TOKENS = 2_000.0
+_RATIO_MIN = 1e-3
 
 
 class Calibration:
     """Learns `Speeds` online; before data they are the prior, scaled or not.
 
-    `calibrated` says whether there was enough data, and the speeds described it. It stays so:
-    a fit follows its engine, and to change policy in the middle of an overload helps nobody.
+    `calibrated` says whether there were enough prefills, and the speeds described them. It stays
+    so: a fit follows its engine, and to change policy in the middle of an overload helps nobody.
+    Answers end later than they begin: until the first has, decoding is taken to be as much slower
+    or faster than its prior as prefills are.
     """
 
     __slots__ = ("_decode", "_prefill", "_speeds", "calibrated", "prior")
@@ -24,7 +28,7 @@ class Calibration:
         self._prefill = Fit(
             (prior.dispatch_s, prior.prefill_s_per_token, prior.attention_s_per_token2)
         )
-        self._decode = Fit((prior.step_s, prior.sequence_s, prior.kv_token_s))
+        self._decode = Fit(self._decode_prior(1.0))
         self._speeds: Speeds | None = prior
         self.calibrated = False
 
@@ -61,8 +65,21 @@ class Calibration:
             return
         if fit.observe(work, seconds, weight):
             self._speeds = None
-        if not self.calibrated:
-            self.calibrated = _is_sane(self._prefill) and _is_sane(self._decode)
+        if not self.calibrated and _is_sane(self._prefill):
+            self.calibrated = True
+            if not self._decode.count:
+                self._decode = Fit(self._decode_prior(self._prefill_ratio()))
+
+    def _prefill_ratio(self) -> float:
+        """How much longer prefills take than their prior says, at a prompt of usual length."""
+        work = (0.0, _USUAL_TOKENS, _USUAL_TOKENS**2 / 2)
+        usual_s = self.prior.prefill_s_per_token * work[1]
+        usual_s += self.prior.attention_s_per_token2 * work[2]
+        return max(self._prefill.predict(work) / usual_s, _RATIO_MIN)
+
+    def _decode_prior(self, ratio: float) -> Triple:
+        prior = self.prior
+        return (ratio * prior.step_s, ratio * prior.sequence_s, ratio * prior.kv_token_s)
 
     def speeds(self) -> Speeds:
         """The speeds as known now."""

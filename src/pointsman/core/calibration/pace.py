@@ -6,8 +6,8 @@ would follow. A node whose running mean of log(observed / predicted by the class
 dead band goes by its own fit, and no longer teaches the class.
 
 A node that is believed slow is given little work, and would never be seen to recover. So when
-no sample has confirmed it for `TRIAL_AFTER_S` it counts as any other for one request, whose
-sample decides at once.
+nothing runs there and no sample has confirmed it for `TRIAL_AFTER_S` it counts as any other for
+one request, whose sample decides at once.
 """
 
 from math import log
@@ -20,14 +20,24 @@ _DEAD_BAND = 0.25  # of the logarithm: 28 % slower, 22 % faster
 _LOG_MAX = 3.0  # one sample counts as 20 times slower at most
 
 TRIAL_AFTER_S = 5.0
-"""Short against an outage, long against a request: a node that stays slow costs one slow
-answer in this time."""
+TRIAL_AFTER_S_MAX = 80.0
+"""The first trial is soon against an outage. Each one that finds the node as slow as believed
+doubles the time to the next, so that a node that stays slow costs one slow answer in that."""
 
 
 class Pace:
     """A node's own calibration beside its class's, and which of them holds."""
 
-    __slots__ = ("_class", "_confirmed_s", "_decode", "_holding", "_own", "_prefill", "_trying")
+    __slots__ = (
+        "_class",
+        "_confirmed_s",
+        "_decode",
+        "_holding",
+        "_own",
+        "_prefill",
+        "_trial_after_s",
+        "_trying",
+    )
 
     def __init__(self, shared: Calibration, own: Calibration | None = None) -> None:
         self._class = shared
@@ -35,6 +45,7 @@ class Pace:
         self._prefill = 0.0
         self._decode = 0.0
         self._confirmed_s = 0.0
+        self._trial_after_s = TRIAL_AFTER_S
         self._trying = False
         self._holding = shared  # what its speeds are read from
 
@@ -54,10 +65,11 @@ class Pace:
         """The speeds as known."""
         return self._holding.speeds()
 
-    def speeds_at(self, now_s: float) -> Speeds:
-        """The speeds to count on at `now_s`: the class's for a node on trial."""
+    def speeds_at(self, now_s: float, *, idle: bool) -> Speeds:
+        """The speeds to count on at `now_s`: the class's for a node on trial. One that is not
+        `idle` is on none: what runs there will tell."""
         holding = self._holding
-        if holding is not self._class and self.on_trial(now_s):
+        if idle and holding is not self._class and self.on_trial(now_s):
             holding = self._class
         return holding.speeds()
 
@@ -65,19 +77,23 @@ class Pace:
 
     def on_trial(self, now_s: float) -> bool:
         """Whether the node is believed slow on old evidence only."""
-        if self._holding is self._class or now_s - self._confirmed_s <= TRIAL_AFTER_S:
+        if self._holding is self._class or now_s - self._confirmed_s <= self._trial_after_s:
             return False
         return max(self._decode, self._prefill) > _DEAD_BAND
 
-    def tried(self, now_s: float) -> None:
+    def tried(self, now_s: float, *, idle: bool) -> None:
         """A request goes there. If that is the trial, the next one is a while away."""
-        if self.on_trial(now_s):
+        if idle and self.on_trial(now_s):
             self._confirmed_s = now_s
             self._trying = True
 
     def confirmed(self, now_s: float) -> None:
         """Samples have been observed at `now_s`."""
         self._confirmed_s = now_s
+        if self._holding is self._class:
+            self._trial_after_s = TRIAL_AFTER_S
+        elif self._trying:
+            self._trial_after_s = min(2 * self._trial_after_s, TRIAL_AFTER_S_MAX)
         self._trying = False
 
     # --- learning ----------------------------------------------------------------------

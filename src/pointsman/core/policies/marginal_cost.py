@@ -1,12 +1,14 @@
 """marginal_cost: the increase of everybody's delay, in seconds. The default.
 
-    E     = queue_s + kv_wait_s + prefill_s + decode_s    the request's own latency
+    T     = queue_s + kv_wait_s + prefill_s               the request's own time to first token
+    D     = decode_s + interrupted_s                      and from there to its end
     X     = stall_s + slowdown_s                          the delay it imposes on the others
-    score = E + c·E² + X·(1 + 2c·E)                       [s]
+    score = price(T) + D + X                              [s]
+    price = 5·T + 2·T² up to T = 1 s, from there 9 s a second
 
-φ(E) = E + c·E² is the cost of a delay: one long wait hurts more than many short ones. X is
-weighed by its derivative at E, since the others wait about as long (marginal-cost pricing;
-facts in docs/POLICIES.md). c trades mean latency against the tail.
+A second before the first token is worth several of later ones: people watch an empty screen, and
+it is where placements differ most. The first moments are cheaper, so that a short wait for a
+cached prefix or a calm node is taken (measured in docs/POLICIES.md).
 
 Where a candidate's speeds are not learned yet, seconds cannot be compared: lmetric decides.
 """
@@ -21,26 +23,31 @@ from pointsman.core.policies.base import Stateless, pick_cheapest
 from pointsman.core.policies.lmetric import LMetric
 from pointsman.core.request import Request
 
-CONVEXITY_PER_S = 0.1
+WEIGHT = 5.0
+CONVEXITY_PER_S = 2.0
+CONVEX_UP_TO_S = 1.0
 
 
 class MarginalCost(Stateless):
     name: ClassVar[str] = "marginal_cost"
     prunes = True
 
-    def __init__(self, convexity_per_s: float = CONVEXITY_PER_S) -> None:
-        assert convexity_per_s >= 0.0, convexity_per_s
-        self._convexity = convexity_per_s
+    def __init__(self) -> None:
         self._uncalibrated = LMetric(
             "speeds not learned yet: least tokens to prefill times requests"
         )
 
     def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
-        convexity = self._convexity
         for row in rows:
             if not row.calibrated:
                 return self._uncalibrated.choose(request, rows, rng)
-            own = row.queue_s + row.kv_wait_s + row.prefill_s + row.decode_s
-            imposed = row.stall_s + row.slowdown_s
-            row.score = own + convexity * own * own + imposed * (1 + 2 * convexity * own)
+            first_token_s = row.queue_s + row.kv_wait_s + row.prefill_s
+            own_s = _price_s(first_token_s) + row.decode_s + row.interrupted_s
+            row.score = own_s + row.stall_s + row.slowdown_s
         return pick_cheapest(rows, why="least delay for all")
+
+
+def _price_s(first_token_s: float) -> float:
+    """What it is worth to avoid a first token after so long."""
+    convex_s = min(first_token_s, CONVEX_UP_TO_S)
+    return WEIGHT * first_token_s + CONVEXITY_PER_S * convex_s * (2 * first_token_s - convex_s)
