@@ -12,7 +12,7 @@ hash: such a block can never be mistaken for the same text without the image.
 """
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Final, cast
 
 from msgspec import msgpack
 
@@ -20,9 +20,9 @@ from pointsman.core.blocks import Namespace, Scheme, Unit, chain, root_hash, tok
 from pointsman.core.events import BlockRemoved, BlockStored, EngineHash
 from pointsman.core.ids import BlockHash
 
-_NAME_MASK = (1 << 60) - 1  # an int of that size takes 32 bytes, a whole digest up to 80
-_NAME_BYTES = 8
-_GPU = frozenset({"gpu", "cuda", "device"})
+_NAME_MASK: Final = (1 << 60) - 1  # an int of that size takes 32 bytes, a whole digest up to 80
+_NAME_BYTES: Final = 8
+_GPU: Final = frozenset({"gpu", "cuda", "device"})
 Keys = Sequence[object]
 _Kept = object
 """A hash that is only kept and passed on. Compiled code would make an int anew wherever it is

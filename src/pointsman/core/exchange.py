@@ -10,6 +10,7 @@ not in it raises `IllegalTransition`, after which the exchange is settled for go
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Final
 
 from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.ids import RequestId
@@ -74,11 +75,16 @@ TRANSITIONS: Mapping[State, Mapping[Step | EndCause, State]] = MappingProxyType(
 
 
 # Python 3.11 takes 0.1 us to look an enum's member up and a tenth of that for a global.
-_RECEIVED, _STREAMING, _SETTLED = State.RECEIVED, State.STREAMING, State.SETTLED
-_HOLD, _PLACE, _DIAL, _START = Step.HOLD, Step.PLACE, Step.DIAL, Step.START
+_RECEIVED: Final = State.RECEIVED
+_STREAMING: Final = State.STREAMING
+_SETTLED: Final = State.SETTLED
+_HOLD: Final = Step.HOLD
+_PLACE: Final = Step.PLACE
+_DIAL: Final = Step.DIAL
+_START: Final = Step.START
 
 
-_RETRIES = RetryRules()
+_RETRIES: Final = RetryRules()
 
 
 class IllegalTransition(Exception):  # noqa: N818 - names what happened

@@ -7,11 +7,13 @@ A node whose capacity is unknown has room for everything. So has a node without 
 estimate above its whole capacity must not be refused for ever, so a lease is cut to it.
 """
 
+from typing import Final
+
 from pointsman.core.ids import NodeId, RequestId
 from pointsman.core.limits import LEASE_TTL_S, RESERVATION_TTL_S
 from pointsman.core.placement import Lease, LeaseState
 
-_RESERVED = LeaseState.RESERVED  # Python 3.11 takes 0.1 us to look an enum's member up
+_RESERVED: Final = LeaseState.RESERVED  # Python 3.11 takes 0.1 us to look an enum's member up
 
 
 class Ledger:

@@ -5,7 +5,7 @@ with a status, as an event in the stream, or only by cutting the connection.
 """
 
 import asyncio
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pointsman.core.errors import FAILURE_REASONS, FailureKind, Reason
 from pointsman.core.events import Placed
@@ -23,9 +23,9 @@ from pointsman.gateway.replies import (
 from pointsman.gateway.shared import Shared
 from pointsman.gateway.upstream import UpstreamConnection
 
-_EARLY_STREAM = b"content-type: text/event-stream; charset=utf-8\r\n" + STREAM_LINES
-_LENGTH = Framing.LENGTH
-_BODILESS = frozenset({204, 304})
+_EARLY_STREAM: Final = b"content-type: text/event-stream; charset=utf-8\r\n" + STREAM_LINES
+_LENGTH: Final = Framing.LENGTH
+_BODILESS: Final = frozenset({204, 304})
 
 
 class EngineAnswer(NamedTuple):

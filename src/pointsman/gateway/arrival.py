@@ -24,7 +24,6 @@ class Arrival:
     body = b""
     bytes_in = 0
     wants_stream = False
-    model = ModelName("")
     _withdraw: Callable[[], None] | None = None
 
     def __init__(
@@ -36,6 +35,7 @@ class Arrival:
         key: Key | None,
     ) -> None:
         self.endpoint = endpoint
+        self.model = ModelName("")
         self._shared = shared
         self._client = client
         self._head = head

@@ -7,7 +7,7 @@ noticed while the client has sent so much ahead that nothing more is read from i
 
 import asyncio
 import logging
-from typing import assert_never, cast
+from typing import Final, assert_never, cast
 
 from pointsman.core.errors import Reason
 from pointsman.gateway.handler import Handler
@@ -28,15 +28,15 @@ from pointsman.gateway.routes import (
 from pointsman.gateway.shared import Shared
 from pointsman.wire.openai import Endpoint
 
-AHEAD_BYTES_MAX = 64 * 1024
+AHEAD_BYTES_MAX: Final = 64 * 1024
 """Unparsed bytes of requests sent ahead; above it the client has to wait."""
 
-TURNED_AWAY_MAX = 256
+TURNED_AWAY_MAX: Final = 256
 """Connections over the limit that are still told so; beyond them they are just dropped."""
 
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_NEVER_S = float("inf")
-_OPEN_ROUTES = frozenset({LocalRoute.HEALTH, LocalRoute.READY, LocalRoute.PREFLIGHT})
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_NEVER_S: Final = float("inf")
+_OPEN_ROUTES: Final = frozenset({LocalRoute.HEALTH, LocalRoute.READY, LocalRoute.PREFLIGHT})
 
 log = logging.getLogger(__name__)
 

@@ -8,16 +8,17 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 from http import HTTPStatus
+from typing import Final
 
 from pointsman.core.errors import Reason
 
 Header = tuple[bytes, bytes]
 
-REQUEST_ID_CHARS_MAX = 128
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._~:/+=@-]{1,128}")
-_HOST = re.compile(rb"[A-Za-z0-9._~%:\[\]-]*")
-_HINT_PREFIX = b"x-pointsman-"
-_PERSISTENCE = frozenset({b",keep-alive", b",close"})
+REQUEST_ID_CHARS_MAX: Final = 128
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._~:/+=@-]{1,128}")
+_HOST: Final = re.compile(rb"[A-Za-z0-9._~%:\[\]-]*")
+_HINT_PREFIX: Final = b"x-pointsman-"
+_PERSISTENCE: Final = frozenset({b",keep-alive", b",close"})
 
 
 class BadHead(Exception):  # noqa: N818 - named by whose fault it is
@@ -29,7 +30,7 @@ class BadHead(Exception):  # noqa: N818 - named by whose fault it is
         self.detail = detail
 
 
-_HOP_BY_HOP = (
+_HOP_BY_HOP: Final = (
     b"keep-alive",
     b"proxy-authenticate",
     b"proxy-authorization",
@@ -39,7 +40,7 @@ _HOP_BY_HOP = (
     b"upgrade",
     b"http2-settings",
 )
-_REQUEST_FIELDS = frozenset(
+_REQUEST_FIELDS: Final = frozenset(
     {
         *_HOP_BY_HOP,
         b"host",
@@ -183,7 +184,7 @@ def _usable_id(value: bytes) -> str:
 
 # --- replies ------------------------------------------------------------------------------
 
-_REPLY_DROPPED = frozenset(
+_REPLY_DROPPED: Final = frozenset(
     {
         *_HOP_BY_HOP,
         b"connection",
@@ -192,11 +193,11 @@ _REPLY_DROPPED = frozenset(
         b"x-request-id",
     }
 )
-_LIMITS_PREFIX = b"x-ratelimit-"
-_STREAM_FIELDS = frozenset({b"cache-control", b"x-accel-buffering"})
-_CORS_PREFIX = b"access-control-"
+_LIMITS_PREFIX: Final = b"x-ratelimit-"
+_STREAM_FIELDS: Final = frozenset({b"cache-control", b"x-accel-buffering"})
+_CORS_PREFIX: Final = b"access-control-"
 
-STREAM_LINES = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
+STREAM_LINES: Final = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 """Keeps nginx and CDNs from collecting events into one lump."""
 
 _STATUS_LINES: dict[int, bytes] = {

@@ -5,6 +5,7 @@ hosts) is refused in `heads`. Once something is refused nothing more is read.
 """
 
 from collections import deque
+from typing import Final
 
 import httptools
 
@@ -12,10 +13,10 @@ from pointsman.core.errors import Reason
 from pointsman.gateway.heads import BadHead, Header, RequestHead
 from pointsman.gateway.shared import Shared
 
-STRANGERS_BYTES_MAX = 64 * 1024
+STRANGERS_BYTES_MAX: Final = 64 * 1024
 """Of a body that is read although its request carries no known key."""
 
-_VERSIONS = frozenset({"1.0", "1.1"})
+_VERSIONS: Final = frozenset({"1.0", "1.1"})
 
 
 class RequestReader:

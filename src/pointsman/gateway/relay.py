@@ -8,19 +8,20 @@ import asyncio
 import socket
 import struct
 from enum import Enum
+from typing import Final
 
 from pointsman.wire.sse import SseScanner
 from pointsman.wire.usage import Usage, read_usage
 
-USAGE_BODY_BYTES_MAX = 1024 * 1024
+USAGE_BODY_BYTES_MAX: Final = 1024 * 1024
 """A longer JSON answer is not parsed for its usage: it would keep the loop for over 1 ms."""
 
-CHUNK_JOIN_BYTES_MAX = 16 * 1024
+CHUNK_JOIN_BYTES_MAX: Final = 16 * 1024
 """Up to here framing is copied around a chunk; above, a vectored write is cheaper."""
 
-EVENT_STREAM = b"text/event-stream"
-KEEP_ALIVE_COMMENT = b": keep-alive\n\n"
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+EVENT_STREAM: Final = b"text/event-stream"
+KEEP_ALIVE_COMMENT: Final = b": keep-alive\n\n"
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
 class Framing(Enum):
@@ -31,7 +32,8 @@ class Framing(Enum):
     CLOSE = "close"  # HTTP/1.0 without a length
 
 
-_LENGTH, _CHUNKED = Framing.LENGTH, Framing.CHUNKED  # members are slow to look up in Python 3.11
+_LENGTH: Final = Framing.LENGTH  # members are slow to look up in Python 3.11
+_CHUNKED: Final = Framing.CHUNKED
 
 
 class Relay:

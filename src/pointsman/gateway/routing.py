@@ -3,6 +3,7 @@
 import zlib
 from array import array
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 from xxhash import xxh3_128_hexdigest
@@ -27,20 +28,19 @@ _PRIORITIES: Mapping[str, int] = {
     "low": PRIORITY_LOW,
 }
 _TIERS: Mapping[str, int] = {"priority": PRIORITY_HIGH, "flex": PRIORITY_LOW}
-_HINT_CHARS_MAX = 256
-_MODEL_CHARS_MAX = 512
-_SLO_TTFT_MS_MAX = 3_600_000.0
+_HINT_CHARS_MAX: Final = 256
+_MODEL_CHARS_MAX: Final = 512
+_SLO_TTFT_MS_MAX: Final = 3_600_000.0
 
 
 class BodyRefused(Exception):  # noqa: N818 - named by whose fault it is
     """The body's encoding is unknown, broken, or it is too large when decoded."""
 
-    wait_s = None
-
     def __init__(self, reason: Reason, detail: str = "") -> None:
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
+        self.wait_s: float | None = None
 
 
 def decoded_body(encoding: bytes, body: bytes, bytes_max: int) -> bytes:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -17,13 +17,13 @@ import httptools
 from pointsman.core.ids import NodeId
 from pointsman.gateway.heads import Header
 
-POOL_UNUSED_S = 60.0
+POOL_UNUSED_S: Final = 60.0
 """A pool with nothing in it is forgotten after this long: incarnations never come back."""
 
-REPLY_HEAD_BYTES_MAX = 64 * 1024
+REPLY_HEAD_BYTES_MAX: Final = 64 * 1024
 """Header bytes of an engine's reply; what is larger is broken, not a reply."""
 
-BODY_JOIN_BYTES_MAX = 16 * 1024
+BODY_JOIN_BYTES_MAX: Final = 16 * 1024
 """Up to here a copy into one buffer is cheaper than a second entry in the write call."""
 
 log = logging.getLogger(__name__)

@@ -9,6 +9,7 @@ plain one is remembered: a chunk with the same frame is plain too, at a third of
 """
 
 import re
+from typing import Final
 
 from msgspec import Raw
 
@@ -180,7 +181,7 @@ class _TextFrame:
         self._line_end = line_end - text.end(1)
 
 
-_TEXT = re.compile(
+_TEXT: Final = re.compile(
     rb'"(?:content|text|delta|reasoning|reasoning_content|thinking)": ?"((?:[^"\\]|\\.)*)"'
 )
 
@@ -197,5 +198,5 @@ def _has_mark(lines: bytes) -> bool:
 
 
 # Responses API and Anthropic messages: their last events stand for [DONE].
-_GOOD_ENDS = frozenset({"response.completed", "response.incomplete", "message_stop"})
-_LAST_EVENTS = _GOOD_ENDS | {"response.failed"}
+_GOOD_ENDS: Final = frozenset({"response.completed", "response.incomplete", "message_stop"})
+_LAST_EVENTS: Final = _GOOD_ENDS | {"response.failed"}

@@ -15,29 +15,30 @@ as its prior. That follows a threefold change within 30 samples.
 """
 
 from itertools import combinations
+from typing import Final
 
 Triple = tuple[float, float, float]
 
-_HALF_LIFE_SAMPLES = 200.0
-_KEPT = 0.5 ** (1.0 / _HALF_LIFE_SAMPLES)
-_PRIOR_WEIGHT = 0.3  # samples; fades to the minimum, which keeps the equations solvable
-_PRIOR_KEPT = 0.5 ** (1.0 / 10.0)
-_PRIOR_WEIGHT_MIN = 0.01
-_PRIOR_SHARE_MIN = 1e-3  # of the first prior: a coefficient found to be 0 may rise again
+_HALF_LIFE_SAMPLES: Final = 200.0
+_KEPT: Final = 0.5 ** (1.0 / _HALF_LIFE_SAMPLES)
+_PRIOR_WEIGHT: Final = 0.3  # samples; fades to the minimum, which keeps the equations solvable
+_PRIOR_KEPT: Final = 0.5 ** (1.0 / 10.0)
+_PRIOR_WEIGHT_MIN: Final = 0.01
+_PRIOR_SHARE_MIN: Final = 1e-3  # of the first prior: a coefficient found to be 0 may rise again
 
-_CLIP = 4.0  # deviations
-_DEVIATION_MIN = 0.02
-_SMOOTHING = 0.1  # of deviation and bias: a memory of 10 samples
-_CHANGED_SIGNAL = 0.85  # tracking signal; under independent errors it is 0.3 ± 0.2
-_CHANGED_BIAS = 0.2  # relative: below this the slow forgetting is good enough
-_SURPRISE = 1.5  # a value this many times the expected is what its own error is relative to
+_CLIP: Final = 4.0  # deviations
+_DEVIATION_MIN: Final = 0.02
+_SMOOTHING: Final = 0.1  # of deviation and bias: a memory of 10 samples
+_CHANGED_SIGNAL: Final = 0.85  # tracking signal; under independent errors it is 0.3 ± 0.2
+_CHANGED_BIAS: Final = 0.2  # relative: below this the slow forgetting is good enough
+_SURPRISE: Final = 1.5  # a value this many times the expected is what its own error is relative to
 
-_SOLVE_EVERY = 4  # samples; at first every one
-_SOLVE_ALWAYS_SAMPLES = 16
-_PREDICTION_MIN = 1e-6
-_RATIO_MAX = 1e3  # a single sample is never taken for more than this multiple of expectation
+_SOLVE_EVERY: Final = 4  # samples; at first every one
+_SOLVE_ALWAYS_SAMPLES: Final = 16
+_PREDICTION_MIN: Final = 1e-6
+_RATIO_MAX: Final = 1e3  # a single sample is never taken for more than this multiple of expectation
 
-_SUBSETS = tuple(s for size in (3, 2, 1) for s in combinations(range(3), size))
+_SUBSETS: Final = tuple(s for size in (3, 2, 1) for s in combinations(range(3), size))
 
 
 class Fit:
