@@ -16,6 +16,9 @@ class Ruling(StrEnum):
     REFUSED = "refused"
 
 
+_INSTANT_S = 1e-9
+
+
 class Candidate(msgspec.Struct, gc=False):
     """One node's costs for one request, each term in seconds. Made by `core/cost.py`, where
     the formulas are; a policy writes `score`, and nothing changes once it has chosen.
@@ -70,6 +73,11 @@ class Candidate(msgspec.Struct, gc=False):
     calibrated: bool
     placed_order: int
     score: float = 0.0
+
+    @property
+    def uncached_s(self) -> float:
+        """What the work of its whole prompt would be there, if nothing were cached."""
+        return self.service_s - self.decode_s - (self.prefill_s - self.work_s) or _INSTANT_S
 
     @property
     def first_token_s(self) -> float:

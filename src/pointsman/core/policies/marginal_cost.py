@@ -2,13 +2,16 @@
 
     T     = queue_s + kv_wait_s + prefill_s               the request's own time to first token
     D     = decode_s + interrupted_s                      and from there to its end
-    X     = stall_s + slowdown_s                          the delay it imposes on the others
-    score = price(T) + D + X                              [s]
+    X     = stall_s + slowdown_s                          the delay it imposes on who is there
+    W     = work_s, as the fastest candidate would do it  the work it costs the cluster
+    score = price(T) + D + X + 3·W                        [s]
     price = 5·T + 2·T² up to T = 1 s, from there 9 s a second
 
 A second before the first token is worth several of later ones: people watch an empty screen, and
 it is where placements differ most. The first moments are cheaper, so that a short wait for a
-cached prefix or a calm node is taken (measured in docs/POLICIES.md).
+cached prefix or a calm node is taken. Work that a cached prefix saves is saved for all who come
+later, and is as much wherever it would have been done: so it counts in the seconds of one node,
+or slow nodes would be spared and fast ones drowned (measured in docs/POLICIES.md).
 
 Where a candidate's speeds are not learned yet, seconds cannot be compared: lmetric decides.
 """
@@ -23,9 +26,10 @@ from pointsman.core.policies.base import Stateless, pick_cheapest
 from pointsman.core.policies.lmetric import LMetric
 from pointsman.core.request import Request
 
-WEIGHT = 5.0
+FIRST_TOKEN_WEIGHT = 5.0
 CONVEXITY_PER_S = 2.0
 CONVEX_UP_TO_S = 1.0
+WORK_WEIGHT = 3.0
 
 
 class MarginalCost(Stateless):
@@ -41,13 +45,18 @@ class MarginalCost(Stateless):
         for row in rows:
             if not row.calibrated:
                 return self._uncalibrated.choose(request, rows, rng)
+        fastest_s = min(row.uncached_s for row in rows)
+        for row in rows:
             first_token_s = row.queue_s + row.kv_wait_s + row.prefill_s
             own_s = _price_s(first_token_s) + row.decode_s + row.interrupted_s
-            row.score = own_s + row.stall_s + row.slowdown_s
+            work_s = row.work_s * fastest_s / row.uncached_s
+            row.score = own_s + row.stall_s + row.slowdown_s + WORK_WEIGHT * work_s
         return pick_cheapest(rows, why="least delay for all")
 
 
 def _price_s(first_token_s: float) -> float:
     """What it is worth to avoid a first token after so long."""
     convex_s = min(first_token_s, CONVEX_UP_TO_S)
-    return WEIGHT * first_token_s + CONVEXITY_PER_S * convex_s * (2 * first_token_s - convex_s)
+    return FIRST_TOKEN_WEIGHT * first_token_s + CONVEXITY_PER_S * convex_s * (
+        2 * first_token_s - convex_s
+    )
