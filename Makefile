@@ -1,11 +1,11 @@
 # Pointsman. `make` lists the targets.
 # Needs python3 >= 3.11 and make; compiles where there is a C compiler. Everything installed goes
-# into .venv (the peers into bench/.venv).
+# into .venv (the peers into bench/.venv, real engines into .venv-engines).
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup compile interpreted wheel demo test check format lint types tidy coverage readme soak \
-	bench bench-micro bench-idle bench-macro lock clean
+	bench bench-micro bench-idle bench-macro engines lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -13,6 +13,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 INSTALLED := .venv/.installed
 COMPILED := .venv/.compiled
 PEERS_INSTALLED := bench/.venv/.installed
+ENGINES := .venv-engines
 HOT := $(shell sed -n '/^compiled = /,$$s|^  "\(pointsman\..*\)",.*|\1|p' pyproject.toml | \
 	sed 's|\.|/|g; s|.*|src/&.py|')
 CORE_TESTS := $(wildcard tests/core tests/scenarios tests/twins)
@@ -38,6 +39,11 @@ demo: setup  ## simulated engines, scheduler and gateway, in the foreground
 
 test: setup  ## the whole test suite
 	$(BIN)/pytest
+
+engines: $(ENGINES)/.llamacpp  ## install llama.cpp and vLLM (2.3 GB), which the test suite uses then
+	@$(MAKE) --no-print-directory $(ENGINES)/.vllm || { \
+		echo "NO REAL vLLM: its tests are skipped. They need torch's build for CPUs, as pinned in" >&2; \
+		echo "tests/engines_live/requirements-vllm.txt, from an index that pip knows." >&2; }
 
 check: lint types tidy test  ## the gate: format, lint, types, import rules, tidiness, tests
 
@@ -85,7 +91,7 @@ lock: setup  ## resolve requirements.lock anew
 		--output-file requirements.lock pyproject.toml
 
 clean:  ## remove what the targets made
-	rm -rf .venv build dist bench/.venv .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv $(ENGINES) build dist bench/.venv .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src -name '*.so' -delete
 
 $(INSTALLED): requirements.lock pyproject.toml
@@ -110,4 +116,15 @@ $(COMPILED): $(INSTALLED) tools/compile.py $(HOT)
 $(PEERS_INSTALLED): bench/requirements.txt
 	$(PYTHON) -m venv bench/.venv
 	bench/.venv/bin/python -m pip install $(PIP_FLAGS) -r bench/requirements.txt
+	@touch $@
+
+$(ENGINES)/.llamacpp: tests/engines_live/requirements-llamacpp.txt
+	$(PYTHON) -m venv $(ENGINES)
+	$(ENGINES)/bin/python -m pip install $(PIP_FLAGS) -r $<
+	@touch $@
+
+# Without their dependencies: every one that serving a text needs is listed, and torchvision,
+# triton and their like (a gigabyte, for GPUs) are not.
+$(ENGINES)/.vllm: tests/engines_live/requirements-vllm.txt $(ENGINES)/.llamacpp
+	$(ENGINES)/bin/python -m pip install $(PIP_FLAGS) --no-deps -r $<
 	@touch $@
