@@ -5,6 +5,7 @@ import pytest
 from pointsman.core.calibration import PRIOR
 from pointsman.core.decision import Candidate
 from pointsman.core.errors import EndCause, FailureKind
+from pointsman.core.limits import PREFILL_MEMORY_S
 from pointsman.core.options import SchedulerOptions
 from tests.support.driver import Driver, request
 
@@ -109,6 +110,22 @@ def test_a_service_time_is_prefill_and_decode_of_what_is_not_cached() -> None:
     prefill_s = PRIOR.prefill_s_per_token * tokens + PRIOR.attention_s_per_token2 * tokens**2 / 2
     step_s = PRIOR.step_s + PRIOR.sequence_s + PRIOR.kv_token_s * (tokens + 50)
     assert row.service_s == pytest.approx(PRIOR.dispatch_s + prefill_s + 100 * step_s)
+
+
+def test_decoding_is_interrupted_by_as_much_as_prefills_took_of_late() -> None:
+    driver = two_nodes()
+    assert seen(driver).interrupted_s == 0.0
+    driver.arrive("r1", "a long prompt " * 4_000, max_output_tokens=10)
+    work_s = next(iter(driver.scheduler._flights.values())).work.prefill_s
+    driver.now_s += work_s
+    driver.start("r1")
+    driver.settle("r1")
+    share = work_s / PREFILL_MEMORY_S
+    row = seen(driver, "a")
+    assert row.interrupted_s == pytest.approx(row.decode_s * share / (1 - share))
+    assert seen(driver, "b").interrupted_s == 0.0
+    driver.now_s += 10 * PREFILL_MEMORY_S
+    assert seen(driver, "a").interrupted_s == pytest.approx(0.0, abs=1e-3)
 
 
 def test_dynamo_holds_what_is_in_flight_and_nothing_else() -> None:

@@ -9,7 +9,7 @@ flight there holding K tokens, and the node's learned speeds:
     decode_s    = O · (step + sequence·(B+1) + kv_token·(K + L + O/2))
     kv_wait_s   = decode_s · missing blocks / leased blocks     (0 where the lease fits)
     running_s   = what is left of the requests in flight, half of their output on average
-    service_s   = dispatch + L·prefill + ½·L²·attention + decode_s        (nothing cached)
+    uncached_s  = L·prefill + ½·L²·attention                    (work_s if nothing were cached)
     stall_s     = work_s · (B + 1)                              (imposed on the others)
     slowdown_s  = ½ · O · (sequence + kv_token·L) · B / (1 - p) (imposed on the others)
     interrupted_s = decode_s · p / (1 - p)
@@ -79,7 +79,7 @@ def candidate(
         work_s * (batch + 1),
         0.5 * output * per_sequence_s * batch * interruptions,
         running_s(node, speeds),
-        speeds.dispatch_s + uncached_s + decode_s,
+        uncached_s,
         blocks,
         fits,
         block,

@@ -16,9 +16,6 @@ class Ruling(StrEnum):
     REFUSED = "refused"
 
 
-_INSTANT_S = 1e-9
-
-
 class Candidate(msgspec.Struct, gc=False):
     """One node's costs for one request, each term in seconds. Made by `core/cost.py`, where
     the formulas are; a policy writes `score`, and nothing changes once it has chosen.
@@ -33,7 +30,7 @@ class Candidate(msgspec.Struct, gc=False):
     interrupted_s     what later prefills are expected to take from that
     stall_s           what its prefill takes from the requests that decode there and the next
     slowdown_s        what its decoding takes from them
-    service_s         its own prefill and decode with nothing cached and nothing queued
+    uncached_s        what `work_s` would be if nothing were cached
     kv_blocks, fits   the lease it needs, and whether there is room for it
     block_tokens      tokens in a block of the node's
     kv_share          of the node's KV blocks that are leased; 0 where its capacity is unknown
@@ -61,7 +58,7 @@ class Candidate(msgspec.Struct, gc=False):
     stall_s: float
     slowdown_s: float
     running_s: float
-    service_s: float
+    uncached_s: float
     kv_blocks: int
     fits: bool
     block_tokens: int
@@ -75,9 +72,9 @@ class Candidate(msgspec.Struct, gc=False):
     score: float = 0.0
 
     @property
-    def uncached_s(self) -> float:
-        """What the work of its whole prompt would be there, if nothing were cached."""
-        return self.service_s - self.decode_s - (self.prefill_s - self.work_s) or _INSTANT_S
+    def service_s(self) -> float:
+        """Its own prefill and decode with nothing cached and nothing queued."""
+        return self.uncached_s + (self.prefill_s - self.work_s) + self.decode_s
 
     @property
     def first_token_s(self) -> float:

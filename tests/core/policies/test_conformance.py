@@ -35,13 +35,13 @@ def fields(draw: st.DrawFn) -> list[Candidate]:
             waiting=draw(st.integers(0, 20)),
             queue_tokens=draw(st.integers(0, 1_000_000)),
             queue_s=draw(seconds),
-            work_s=draw(seconds),
-            prefill_s=draw(seconds),
+            work_s=(work_s := draw(seconds)),
+            prefill_s=work_s + draw(seconds),
             kv_wait_s=draw(seconds),
             decode_s=draw(seconds),
             stall_s=draw(seconds),
             slowdown_s=draw(seconds),
-            service_s=draw(seconds),
+            uncached_s=work_s + draw(seconds),
             kv_share=draw(share),
             slo_share=draw(share),
             failures=draw(st.integers(0, 5)),
@@ -92,7 +92,7 @@ def test_exact_ties_take_turns(name: str) -> None:
     """Three equal nodes, each request finished before the next: a third each."""
     policy, placed = catalog.make(name), [0, 0, 0]
     for number in range(60):
-        rows = [row(f"n{i}", placed_order=placed[i], service_s=1.0) for i in range(3)]
+        rows = [row(f"n{i}", placed_order=placed[i], uncached_s=1.0) for i in range(3)]
         asks = request(f"r{number}", f"prompt number {number} is its own")
         choice = policy.choose(asks, rows, Random(0))
         assert isinstance(choice, Choice), choice

@@ -104,18 +104,18 @@ class TestJffc:
     """arXiv 2604.14993, algorithm 3."""
 
     def test_the_fastest_with_room(self) -> None:
-        slow, fast = row("slow", service_s=2.0), row("fast", service_s=1.0, inflight=40)
+        slow, fast = row("slow", uncached_s=2.0), row("fast", uncached_s=1.0, inflight=40)
         assert chosen(Jffc(), slow, fast) == "fast"
-        assert chosen(Jffc(), slow, row("fast", service_s=1.0, fits=False)) == "slow"
+        assert chosen(Jffc(), slow, row("fast", uncached_s=1.0, fits=False)) == "slow"
 
     def test_none_has_room(self) -> None:
-        full = [row("a", service_s=1.0, fits=False), row("b", service_s=2.0, fits=False)]
+        full = [row("a", uncached_s=1.0, fits=False), row("b", uncached_s=2.0, fits=False)]
         assert Jffc().choose(request("r"), full, Random(0)) == Hold(NO_ROOM)
 
     def test_equally_fast_nodes_fill_evenly(self) -> None:
-        rows = [row("a", service_s=1.0, inflight=3), row("b", service_s=1.04, inflight=2)]
+        rows = [row("a", uncached_s=1.0, inflight=3), row("b", uncached_s=1.04, inflight=2)]
         assert chosen(Jffc(), *rows) == "b"
-        assert chosen(Jffc(), rows[0], row("c", service_s=1.06, inflight=0)) == "a"
+        assert chosen(Jffc(), rows[0], row("c", uncached_s=1.06, inflight=0)) == "a"
 
 
 class TestSmgCacheAware:
