@@ -75,3 +75,13 @@ def test_levels_tell_each_nodes_hit() -> None:
 def test_slots_of_a_mask() -> None:
     assert list(slots(0)) == []
     assert list(slots(1 << 700 | 5)) == [0, 2, 700]
+
+
+def test_of_many_holders_the_least_loaded_are_seen() -> None:
+    nodes = fleet(200)
+    for place, node in enumerate(nodes):
+        node.load_s = float((place * 37) % 200)
+    held = nodes[:150]
+    seen = shortlist(nodes, [(mask(held), 640)], 0)
+    least = sorted(held, key=lambda node: node.load_s)[:HALF]
+    assert seen[:HALF] == least

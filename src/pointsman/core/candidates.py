@@ -1,6 +1,7 @@
 """Which nodes may serve a request, and why the others may not."""
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from operator import attrgetter
 
 from pointsman.core.cluster import Cluster, Health, Node
@@ -88,12 +89,20 @@ _load_s = attrgetter("load_s")
 
 def _deepest_holders(by_load: list[Node], levels: Levels, count: int) -> dict[Slot, Node]:
     """Those that hold most; of equal holders the least loaded."""
-    by_slot = {node.slot: node for node in by_load}
+    by_slot: dict[Slot, Node] = {}
     found: dict[Slot, Node] = {}
     for mask, _ in levels:
-        holders = [by_slot[slot] for slot in slots(mask) if slot in by_slot]
-        holders.sort(key=_load_s)
+        if mask.bit_count() >= _MANY_HOLDERS:
+            holders = list(islice((n for n in by_load if mask >> n.slot & 1), count - len(found)))
+        else:
+            by_slot = by_slot or {node.slot: node for node in by_load}
+            holders = [by_slot[slot] for slot in slots(mask) if slot in by_slot]
+            holders.sort(key=_load_s)
         found.update((node.slot, node) for node in holders[: count - len(found)])
         if len(found) == count:
             break
     return found
+
+
+_MANY_HOLDERS = 64
+"""From here on the first of them in order of load are met soon, and sorting all takes longer."""
