@@ -3,12 +3,14 @@
 Tests that end an engine start one of their own: the launcher forks it in seconds.
 """
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from pointsman.cli.config import Admin, Config, Limits, Listen, Log, Model
 from tests.support.live_engines import (
     LLAMACPP_INSTALLED,
     START_S_MAX,
@@ -80,6 +82,22 @@ def vllms(launcher: VllmServers) -> Sequence[LiveEngine]:
     return engines
 
 
+@pytest.fixture
+def vllm_config(model: Path) -> Callable[[str], Config]:
+    """A configuration that knows prompts as token ids, from the model's folder or the engine."""
+
+    def config(tokenizer: str) -> Config:
+        return Config(
+            listen=Listen(port=0, reply_headers=True),
+            admin=Admin(port=0),
+            limits=Limits(connections_max=1_000),
+            log=Log(level="warning", access="none"),
+            models=(Model("tiny", str(model) if tokenizer == "folder" else tokenizer),),
+        )
+
+    return config
+
+
 class Subject(msgspec.Struct, frozen=True):
     """An engine as the conformance suite sees it. `hits_exactly`: its events tell, in blocks,
     what it will find cached."""
@@ -102,3 +120,23 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveEngine]:
     with running_simulated(tmp_path_factory.mktemp("simulated"), *SIMULATED) as engine:
         yield engine
+
+
+@pytest.fixture(params=["simulated", "llamacpp", "vllm"])
+def mortal(request: pytest.FixtureRequest, tmp_path: Path, model: Path) -> Iterator[LiveEngine]:
+    """Each kind of engine in turn, to be ended by a test."""
+    kind: str = request.param
+    match kind:
+        case "simulated":
+            with running_simulated(tmp_path, *SIMULATED) as engine:
+                yield engine
+        case "llamacpp":
+            with running_llamacpp(model) as engine:
+                yield engine
+        case _:
+            launcher: VllmServers = request.getfixturevalue("launcher")
+            engine = launcher.start(events=free_ports(2))
+            engine.until_healthy()
+            yield engine
+            with contextlib.suppress(ProcessLookupError):
+                engine.kill()

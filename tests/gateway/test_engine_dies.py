@@ -263,6 +263,43 @@ async def test_an_error_inside_a_stream_is_counted_as_the_engines() -> None:
         assert it.placer.outcomes[0].end is EndCause.ENGINE_ERROR
 
 
+async def die_before_the_first_token(served: Served) -> None:
+    """vLLM's answer to streams that wait in it when its core dies."""
+    await served.begin_stream()
+    await served.chunk(b'data: {"error": {"message": "EngineCore", "code": 500}}\n\n')
+    await served.chunk(b"data: [DONE]\n\n")
+    await served.end_stream()
+
+
+async def test_a_stream_that_begins_with_an_error_is_saved_by_another_engine() -> None:
+    async with rig(die_before_the_first_token, answer_ok) as it:
+        answer = await it.ask(post(body=STREAM))
+        assert answer.body == OK_BODY
+
+
+async def test_a_stream_that_begins_with_an_error_is_told_where_nobody_can_help() -> None:
+    async with rig(die_before_the_first_token) as it:
+        answer = await it.ask(post(body=STREAM))
+        assert b'"EngineCore"' in answer.body
+        assert answer.body.endswith(b"data: [DONE]\n\n")
+        assert it.records.ended[0].end is EndCause.ENGINE_ERROR
+
+
+async def test_a_stream_that_the_engine_aborts_is_counted_as_the_engines() -> None:
+    """vLLM's other way to end what runs when it is shut down."""
+
+    async def abort(served: Served) -> None:
+        await served.begin_stream()
+        await served.chunk(EVENT)
+        await served.chunk(b'data: {"choices":[{"text":"","finish_reason":"abort"}]}\n\n')
+        await served.chunk(b"data: [DONE]\n\n")
+        await served.end_stream()
+
+    async with rig(abort) as it:
+        assert (await it.ask(post(body=STREAM))).is_whole
+        assert it.placer.outcomes[0].end is EndCause.ENGINE_ERROR
+
+
 async def test_an_engine_without_an_answer_times_out() -> None:
     async def hang(served: Served) -> None:
         await served.until_closed()

@@ -154,6 +154,12 @@ def test_the_recorded_death_of_an_engine_is_an_error_though_done() -> None:
     assert (summary.done, summary.finished) == (True, False)
 
 
+def test_the_recorded_abort_of_an_engine_that_is_shut_down_is_an_error() -> None:
+    summary = scan((DATA / "vllm_stream_on_sigterm.txt").read_bytes())
+    assert summary.error is not None
+    assert (summary.error.type, summary.done, summary.finished) == ("abort", True, True)
+
+
 @pytest.mark.parametrize(
     ("frame", "message"),
     [

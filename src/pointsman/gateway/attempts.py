@@ -3,8 +3,10 @@
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.ids import RequestId
 from pointsman.gateway.heads import RequestHead
+from pointsman.gateway.relay import is_event_stream
 from pointsman.gateway.upstream import NodePool, UpstreamConnection
 
+_ERROR_EVENTS = (b'data: {"error":', b'data: {"object":"error"')
 _BUSY_WORDS = (b"busy", b"queue", b"overload", b"capacity", b"saturated")
 
 
@@ -31,6 +33,17 @@ def engine_head(
 def is_retriable(status: int) -> bool:
     """Whether another node may do better. A 4xx is the client's to mend."""
     return status == 429 or status >= 500
+
+
+def is_stillborn(upstream: UpstreamConnection) -> bool:
+    """Whether a 200 is an error all the same, told before anything else: vLLM answers so to
+    streams that still wait in it when it is shut down or its core dies."""
+    return (
+        bool(upstream.pieces)
+        and upstream.status == 200
+        and upstream.pieces[0].startswith(_ERROR_EVENTS)
+        and is_event_stream(upstream.content_type)
+    )
 
 
 def failure_kind(upstream: UpstreamConnection, body: bytes) -> FailureKind:

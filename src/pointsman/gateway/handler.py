@@ -14,7 +14,13 @@ from pointsman.core.exchange import Exchange, State
 from pointsman.core.request import Outcome, Request
 from pointsman.gateway.answer import Answer, EngineAnswer
 from pointsman.gateway.arrival import Arrival
-from pointsman.gateway.attempts import engine_head, error_cause, failure_kind, is_retriable
+from pointsman.gateway.attempts import (
+    engine_head,
+    error_cause,
+    failure_kind,
+    is_retriable,
+    is_stillborn,
+)
 from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.keys import Key
 from pointsman.gateway.record import ended, exchange_record
@@ -221,9 +227,11 @@ class Handler:
 
     def _keeps_answer(self, upstream: UpstreamConnection) -> bool:
         """Whether another node may save the client from it, or it must be told in-band."""
+        is_failure = is_retriable(upstream.status) or is_stillborn(upstream)
         if self._answer.relay is not None:
-            return upstream.status != 200 or not is_event_stream(upstream.content_type)
-        return is_retriable(upstream.status) and not self._is_too_long(upstream)
+            is_stream = upstream.status == 200 and is_event_stream(upstream.content_type)
+            return is_failure or not is_stream
+        return is_failure and not self._is_too_long(upstream)
 
     def _is_too_long(self, upstream: UpstreamConnection) -> bool:
         return sum(map(len, upstream.pieces)) > self._shared.options.error_bytes_max
@@ -236,12 +244,13 @@ class Handler:
             self._attempt_failed(FailureKind.BROKEN)
 
     def _answered_with_error(self, upstream: UpstreamConnection) -> None:
+        is_failure = is_retriable(upstream.status) or is_stillborn(upstream)
         body = upstream.take()
         kind = failure_kind(upstream, body)
         kept = EngineAnswer(upstream.status, upstream.headers, body, kind)
         self._upstream = None
         upstream.release(self._shared.now_s())
-        if is_retriable(kept.status):
+        if is_failure:
             self._attempt_failed(kind, kept)
         else:
             self._exchange.started(self._shared.now_s())

@@ -17,6 +17,7 @@ from pointsman.wire.sse_events import (
     Frame,
     StreamError,
     StreamSummary,
+    aborted,
     decode_frame,
     decode_inner,
     decode_usage,
@@ -136,6 +137,8 @@ class SseScanner:
             self.done = True
         elif frame.choices and any(choice.finish_reason for choice in frame.choices):
             self.finished = True
+            if self.error is None:
+                self.error = aborted(frame)
 
 
 class _TextFrame:

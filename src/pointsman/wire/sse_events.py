@@ -13,6 +13,8 @@ T = TypeVar("T")
 ERROR_TEXT_MAX = 500
 """Characters kept of an error's message: it goes to a log line."""
 
+ABORT = "abort"
+
 
 class StreamError(msgspec.Struct, frozen=True, gc=False):
     """An error an engine reported inside a stream that had begun with status 200."""
@@ -78,6 +80,14 @@ def stream_error(frame: Frame) -> StreamError | None:
     if inner is not None and not _is_absent(inner.error):
         return _error_of(inner.error)
     return StreamError("", frame.type) if frame.type == "response.failed" else None
+
+
+def aborted(frame: Frame) -> StreamError | None:
+    """The engine gave up in the middle: vLLM and SGLang end what runs when they are shut down
+    with a finish reason of their own, which no OpenAI client knows."""
+    if any(choice.finish_reason == ABORT for choice in frame.choices or ()):
+        return StreamError("The engine aborted the request.", ABORT)
+    return None
 
 
 def _error_of(raw: Raw) -> StreamError:

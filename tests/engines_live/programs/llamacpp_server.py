@@ -35,11 +35,10 @@ def main(model: str, port: int) -> None:
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    server = xllamacpp.Server(parameters)  # listens in threads of its own
+    server = xllamacpp.Server(parameters)  # noqa: F841 - listens in threads of its own
     while not ended.wait(0.5):
         pass
-    del server
-    os._exit(0)
+    os._exit(0)  # at once: `server` would wait for what it still streams
 
 
 if __name__ == "__main__":

@@ -1,0 +1,159 @@
+"""Engines of several kinds behind one gateway, and what clients see when one of them ends."""
+
+import asyncio
+import contextlib
+import json
+import re
+import signal
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+import pytest
+
+from pointsman.cli.config_bounds import Timeouts
+from tests.support.cluster import Answer, cluster_config
+from tests.support.live_cluster import LiveCluster, live_cluster
+from tests.support.live_engines import LiveEngine
+
+DOOMED = {"x-pointsman-pool": "doomed"}
+POOLS = [{"pool": "doomed"}, {"pool": "safe"}]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda each: each.name)
+async def test_an_engine_that_ends_mid_stream_breaks_one_answer_and_no_other(
+    mortal: LiveEngine, simulated: LiveEngine, number: signal.Signals
+) -> None:
+    """vLLM ends the stream itself, by an error, by `abort`, or never (then `idle_s` does);
+    llama.cpp cuts it off. It counts as broken in each case, and others go elsewhere."""
+    config = msgspec.structs.replace(cluster_config(()), timeouts=Timeouts(idle_s=2.0))
+    async with live_cluster(mortal, simulated, config=config, engine_config=POOLS) as cluster:
+        events = await stream_until(cluster, lambda: end(mortal, number))
+        assert json.loads(events[0])["choices"], "the answer had begun"
+        assert events[-1] == "[DONE]"
+        assert tells_of_its_end(json.loads(events[-2]))
+        causes = await ends(cluster)
+        assert causes.pop("finished", 0) == 0, causes
+        assert sum(causes.values()) == 1, causes
+        await until_down(cluster)
+        answer = await cluster.complete("and the others?", max_tokens=2)
+        assert answer.node == "engine-2"
+        refused = await cluster.post("/v1/completions", {"prompt": "x"}, DOOMED)
+        assert refused.status == 503, refused
+
+
+def tells_of_its_end(event: Any) -> bool:
+    return "error" in event or event["choices"][0]["finish_reason"] == "abort"
+
+
+async def ends(cluster: LiveCluster) -> dict[str, float]:
+    """How requests have ended so far, by cause."""
+    async with cluster.session.get(f"{cluster.admin}/metrics") as reply:
+        page = await reply.text()
+    found = re.findall(r'^pointsman_requests_total{.*end="(\w+)".*} (\S+)$', page, re.MULTILINE)
+    counts: dict[str, float] = {}
+    for cause, count in found:
+        counts[cause] = counts.get(cause, 0) + float(count)
+    return {cause: count for cause, count in counts.items() if count}
+
+
+def end(engine: LiveEngine, number: signal.Signals) -> None:
+    if number is signal.SIGKILL:
+        engine.kill()
+    else:
+        engine.signal(number)
+
+
+async def stream_until(cluster: LiveCluster, then: Any) -> list[str]:
+    """The events of a long stream from the doomed engine, after whose third `then` happens."""
+    body = {"model": "tiny", "prompt": "on and on", "max_tokens": 900, "stream": True}
+    body |= {"ignore_eos": True, "temperature": 0}
+    events: list[str] = []
+    url = f"{cluster.api}/v1/completions"
+    with contextlib.suppress(aiohttp.ClientPayloadError):  # what is cut off has no end
+        async with cluster.session.post(url, json=body, headers=DOOMED) as reply:
+            assert reply.status == 200
+            async for line in reply.content:
+                if line.startswith(b"data: "):
+                    events.append(line[6:].decode().strip())
+                    if len(events) == 3:
+                        then()
+    return events
+
+
+async def until_down(cluster: LiveCluster) -> None:
+    async with asyncio.timeout(30):
+        while (await cluster.state())["nodes"][0]["health"] != "down":
+            await cluster.post("/v1/completions", {"prompt": "are you there?"}, DOOMED)
+            await asyncio.sleep(0.2)
+
+
+async def test_three_kinds_of_engines_serve_one_model(
+    vllms: Sequence[LiveEngine], llamacpp: LiveEngine, simulated: LiveEngine
+) -> None:
+    config: list[dict[str, Any]] = [
+        {"pool": "real", "labels": {"engine": "vllm"}},
+        {"pool": "real", "labels": {"engine": "llamacpp"}},
+        {"pool": "made-up"},
+    ]
+    async with live_cluster(vllms[0], llamacpp, simulated, engine_config=config) as cluster:
+        by_vllm = await ask(cluster, {"x-pointsman-labels": "engine=vllm"})
+        by_llamacpp = await ask(cluster, {"x-pointsman-labels": "engine=llamacpp"})
+        made_up = await ask(cluster, {"x-pointsman-pool": "made-up"})
+        assert [each.node for each in (by_vllm, by_llamacpp, made_up)] == [
+            "engine-1",
+            "engine-2",
+            "engine-3",
+        ]
+        assert text_of(by_vllm) == text_of(by_llamacpp) != text_of(made_up)
+        real = [await ask(cluster, {"x-pointsman-pool": "real"}, n) for n in range(12)]
+        assert {answer.node for answer in real} <= {"engine-1", "engine-2"}
+        async with cluster.session.get(f"{cluster.api}/v1/models") as reply:
+            assert [card["id"] for card in (await reply.json())["data"]] == ["tiny"]
+        assert all(node["health"] == "ready" for node in (await cluster.state())["nodes"])
+
+
+async def ask(cluster: LiveCluster, headers: dict[str, str], number: int = 0) -> Answer:
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": f"bado keli monura {number}"}],
+        "max_tokens": 12,
+        "temperature": 0,
+    }
+    answer = await cluster.post("/v1/chat/completions", body, headers)
+    assert answer.status == 200, answer
+    return answer
+
+
+def text_of(answer: Answer) -> str:
+    text: str = answer.json["choices"][0]["message"]["content"]
+    return text
+
+
+async def test_llamacpp_tells_of_its_slots_and_closes_after_a_stream(llamacpp: LiveEngine) -> None:
+    """What the adapters rely on, asked of the engine alone."""
+    slots = json.loads(llamacpp.get("/slots"))
+    assert [slot["n_ctx"] for slot in slots] == [1024] * 4
+    assert json.loads(llamacpp.get("/props"))["total_slots"] == 4
+    reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(llamacpp.url).port)
+    body = b'{"prompt": "x", "max_tokens": 1, "stream": true}'
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    async with asyncio.timeout(10):
+        answer = await reader.read()  # to the end of the connection
+    assert b"Connection: close" not in answer
+    assert answer.endswith(b"0\r\n\r\n")
+    writer.close()
+
+
+async def test_a_streams_connection_to_llamacpp_is_not_used_again(llamacpp: LiveEngine) -> None:
+    """It closes after each stream without saying so: the next request must not find out."""
+    async with live_cluster(llamacpp) as cluster:
+        for _ in range(20):
+            answer = await cluster.complete("x", max_tokens=1, stream=True)
+            assert answer.body.rstrip().endswith(b"[DONE]")
+        state = await cluster.state()
+        assert state["stats"]["retried"] == 0
+        assert state["nodes"][0]["health"] == "ready"
