@@ -5,10 +5,11 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup compile interpreted wheel demo test check format lint types tidy coverage readme soak \
-	bench bench-micro bench-idle bench-macro engines lock clean
+	bench bench-micro bench-idle bench-macro bench-replay bench-scale engines lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
+TRACES ?= ../shared/traces
 PIP_FLAGS := --quiet --disable-pip-version-check
 INSTALLED := .venv/.installed
 COMPILED := .venv/.compiled
@@ -79,6 +80,14 @@ bench-micro: setup  ## decision, index, hashing, ledger, relay: time per operati
 
 bench-idle: setup  ## gateway CPU at rest, with 100 engines attached
 	$(BIN)/python -m bench.idle
+
+bench-replay: setup  ## policies against each other on public traces, in virtual time: half an hour
+	@mkdir -p out
+	TRACES=$(abspath $(TRACES)) $(BIN)/pointsman replay bench/matrix.yaml \
+		--json out/matrix.json --html out/matrix.html
+
+bench-scale: setup  ## decision time before 8 to 1,024 simulated engines
+	$(BIN)/python -m bench.scale
 
 bench-macro: setup $(PEERS_INSTALLED)  ## gateway CPU per request and per chunk, beside the peers
 	$(BIN)/python -m bench.macro
