@@ -72,7 +72,10 @@ def explain(
         if path is not None:
             body = msgspec.json.encode({"path": path, "body": msgspec.Raw(body)})
         answer = _ask(f"{admin_url}/pointsman/v1/explain", body)
-        decisions = [msgspec.json.decode(answer, type=_One).decision]
+        one = msgspec.json.decode(answer, type=_One)
+        decisions = [one.decision]
+        for name, doubt in one.index_doubts.items():
+            click.echo(f"{name} is credited by history: {doubt}.", err=True)
     elif request_id is not None:
         answer = _ask(f"{admin_url}/pointsman/v1/decisions/{quote(request_id, safe='')}")
         decisions = msgspec.json.decode(answer, type=_Many).decisions
@@ -89,6 +92,7 @@ def explain(
 
 class _One(msgspec.Struct):
     decision: Decision
+    index_doubts: dict[str, str] = {}
 
 
 class _Many(msgspec.Struct):

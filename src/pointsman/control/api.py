@@ -183,7 +183,10 @@ class AdminApi:
             asked = await self._read_request(path, headers, body)
         except ValueError as error:
             raise _Problem(400, str(error)) from None
-        return _json({"decision": self._service.explain(asked)})
+        decision = self._service.explain(asked)
+        views = self._service.scheduler.nodes(self._service.now_s())
+        doubts = {view.name: view.index_doubt for view in views if view.index_doubt}
+        return _json({"decision": decision, "index_doubts": doubts})
 
     # --- steering -----------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ from pointsman.core.views import NodeView
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     """One node: what the core sees, and what the collectors say of their work.
 
-    `problem` says why it is not described; `events` where its cache events come from.
+    `problem` says why it is not described; `events` where its cache events come from;
+    `index_doubt` why the index is not believed there any more.
     Seconds and tokens; null is unknown.
     """
 
@@ -51,6 +52,8 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     speeds: Speeds
     cached_tokens_predicted: int
     cached_tokens_reported: int
+    hit_match_share: float | None
+    index_doubt: str
 
     @classmethod
     def of(cls, view: NodeView, status: NodeStatus | None) -> "NodeState":
@@ -84,6 +87,8 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
             speeds=view.speeds,
             cached_tokens_predicted=view.predicted_tokens,
             cached_tokens_reported=view.reported_tokens,
+            hit_match_share=view.hit_match_share,
+            index_doubt=view.index_doubt,
         )
 
 

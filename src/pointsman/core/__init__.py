@@ -18,6 +18,7 @@ Reading order, top-down; a file imports only from files below it:
     ledger         KV-block leases: reserve, commit, release, expiry
     residency      what each node is believed to hold of a prompt
     cluster        nodes by incarnation: health, facts, signals, own work
+    self_check     predicted against reported hits
     engine_blocks  an engine's opaque block hashes -> our own chain
     calibration    engine speeds and output lengths, learned online
     prefix         prefix index: block hash -> set of nodes

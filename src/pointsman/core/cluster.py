@@ -21,6 +21,7 @@ from pointsman.core.limits import (
     HealthRules,
 )
 from pointsman.core.placement import Work
+from pointsman.core.self_check import HitCheck
 
 BLOCK_TOKENS_DEFAULT = 16
 """vLLM's block size on GPUs, until the engine says its own."""
@@ -86,6 +87,7 @@ class Node:
         self._learns_next_s = 0.0
         self.predicted_tokens = 0
         self.reported_tokens = 0
+        self.hits = HitCheck()
         self.cache_believed = True  # an engine may cache nothing, whatever is predicted
         self._hit_trust = 1.0
         self._hit_samples = 0

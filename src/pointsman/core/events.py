@@ -214,6 +214,7 @@ class IndexTrust(StrEnum):
     HISTORY = "history"  # no events: credited by our own placements
     EXACT = "exact"  # every event since the engine's start, or since a clear
     DEGRADED = "degraded"  # events were lost; what is there may be stale or missing
+    DISTRUSTED = "distrusted"  # the engine finds something else for long: as HISTORY, for good
 
 
 class IndexTrusted(msgspec.Struct, frozen=True):

@@ -4,8 +4,10 @@ from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.cluster import Node
 from pointsman.core.decision import Candidate
 from pointsman.core.errors import EndCause
+from pointsman.core.events import IndexTrust
 from pointsman.core.placement import Attempt, Credit, Demand, Work
 from pointsman.core.request import Outcome, Request
+from pointsman.core.self_check import Doubt
 
 _ANSWERED = frozenset({EndCause.FINISHED})
 
@@ -96,6 +98,24 @@ class Flight:
     def answered(self, outcome: Outcome) -> bool:
         """Whether the node prefilled the prompt, as far as can be known."""
         return self.started_s is not None or outcome.end in _ANSWERED
+
+
+def check_hits(flight: Flight, outcome: Outcome) -> bool:
+    """Compare the hit that was foretold with the engine's own count, of every answer. Whether
+    the node's events may no longer be believed."""
+    if outcome.cached_tokens is None or outcome.prompt_tokens is None:
+        return False
+    node, is_text = flight.node, flight.request.prompt.token_count is None
+    is_exact = node.trust is IndexTrust.EXACT
+    node.hits.observe(
+        indexed_tokens=flight.predicted.index_hit_tokens,
+        reported_tokens=outcome.cached_tokens,
+        prompt_tokens=outcome.prompt_tokens,
+        block_tokens=node.block_tokens,
+        from_text=is_text,
+        from_events=is_exact,
+    )
+    return is_exact and node.hits.doubt is not Doubt.NONE
 
 
 def learn(

@@ -126,15 +126,19 @@ class Residency:
     def trust(self, node: Node, trust: IndexTrust) -> None:
         """The node's events are in sync, or no longer are. What the other source has claimed
         of its token blocks gives way."""
+        if node.trust is IndexTrust.DISTRUSTED:
+            return  # in sync or not, they do not tell what it finds
         node.trust = trust
         if trust is IndexTrust.EXACT and node.slot not in self._engine_blocks:
             self._begin_events(node)
-        if trust is IndexTrust.HISTORY and self._engine_blocks.pop(node.slot, None) is not None:
+        if trust in _BY_HISTORY and self._engine_blocks.pop(node.slot, None) is not None:
             self._tokens.clear(node.slot)
         self._bound_tokens(node)
 
     def apply(self, node: Node, changes: Sequence[CacheChange | ChainStored]) -> None:
         """One message of the node's KV event stream."""
+        if node.trust is IndexTrust.DISTRUSTED:
+            return
         engine = self._engine_blocks.get(node.slot)
         if engine is None:
             engine = self._begin_events(node)
@@ -174,6 +178,8 @@ class Residency:
         for index in self._indexes:
             index.check()
 
+
+_BY_HISTORY: Final = frozenset({IndexTrust.HISTORY, IndexTrust.DISTRUSTED})
 
 _ENGINE_BLOCKS_DEFAULT: Final = 1 << 19
 """Blocks tracked for an engine of unknown capacity: 8 million tokens of 16 a block."""

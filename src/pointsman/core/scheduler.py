@@ -23,6 +23,7 @@ from pointsman.core.events import (
     Event,
     Failed,
     Held,
+    IndexTrust,
     ModelCard,
     NodeJoined,
     Placed,
@@ -33,7 +34,7 @@ from pointsman.core.events import (
     Started,
     Tick,
 )
-from pointsman.core.flight import Flight, learn
+from pointsman.core.flight import Flight, check_hits, learn
 from pointsman.core.ids import NodeId, RequestId
 from pointsman.core.ledger import Ledger
 from pointsman.core.limits import FLIGHTS_MAX, HELD_SCAN_MAX
@@ -219,6 +220,8 @@ class Scheduler:
         if credit is not None:
             self._residency.settle(flight.node, credit)
         learn(flight, outcome, self._lengths, self._ratios, now_s)
+        if check_hits(flight, outcome):
+            self._residency.trust(flight.node, IndexTrust.DISTRUSTED)
 
     def _undo(self, flight: Flight, now_s: float) -> None:
         """The node never began it."""

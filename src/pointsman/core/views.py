@@ -9,11 +9,13 @@ from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals
 from pointsman.core.ids import NodeId, NodeName
 from pointsman.core.ledger import Ledger
 from pointsman.core.residency import Residency
+from pointsman.core.self_check import Doubt
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """A node at one moment. `remaining_s` is the work it has left, in seconds;
-    `signals_age_s` is None when it was never scraped. Hit totals are in tokens."""
+    `signals_age_s` is None when it was never scraped. Hit totals are in tokens;
+    `hit_match_share` is of the answers whose hit was foretold, None before there was one."""
 
     name: NodeName
     node_id: NodeId
@@ -41,6 +43,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     speeds: Speeds
     predicted_tokens: int
     reported_tokens: int
+    hit_match_share: float | None
+    index_doubt: str
 
 
 def node_view(node: Node, ledger: Ledger, residency: Residency, now_s: float) -> NodeView:
@@ -73,4 +77,6 @@ def node_view(node: Node, ledger: Ledger, residency: Residency, now_s: float) ->
         speeds=node.speeds,
         predicted_tokens=node.predicted_tokens,
         reported_tokens=node.reported_tokens,
+        hit_match_share=node.hits.match_share if node.hits.samples else None,
+        index_doubt=node.hits.doubt if node.trust is IndexTrust.DISTRUSTED else Doubt.NONE,
     )

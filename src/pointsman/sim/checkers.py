@@ -54,7 +54,7 @@ def _check_index(view: NodeView, watch: Watch, node: SimulatedNode) -> None:
     """An index fed by events is the engine's cache once everything was told; one of our own
     placements is no larger than the engine."""
     match view.trust:
-        case IndexTrust.HISTORY:
+        case IndexTrust.HISTORY | IndexTrust.DISTRUSTED:
             assert view.kv_blocks is None or view.index_blocks <= view.kv_blocks, view
         case IndexTrust.EXACT:
             if watch.in_sync and node.engine is not None:

@@ -32,6 +32,7 @@ _NODE_GAUGES: tuple[tuple[str, str, _Read], ...] = (
     ("index_blocks", "Blocks the index believes are cached there.", lambda n: n.index_blocks),
     ("hit_tokens_predicted", "Cached tokens expected there.", lambda n: n.predicted_tokens),
     ("hit_tokens_reported", "Cached tokens it reported.", lambda n: n.reported_tokens),
+    ("hit_match_ratio", "Answers whose hit was as expected, of late.", lambda n: n.hit_match_share),
     ("calibrated", "1 if its speeds are learned, 0 if assumed.", lambda n: n.calibrated),
 )
 
@@ -121,7 +122,7 @@ def _states(nodes: Iterable[NodeView]) -> Metric:
 def _trust(nodes: Iterable[NodeView]) -> Metric:
     family = GaugeMetricFamily(
         "pointsman_node_index_trust",
-        "1 for how far the index is believed: history, exact or degraded.",
+        "1 for how far the index is believed: history, exact, degraded, distrusted.",
         labels=("node", "trust"),
     )
     for node in nodes:
