@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "cli": SHELL | SHELLS | {"traffic", "planner", "config"},
 }
 
-PURE_PACKAGES = frozenset({"core", "wire", "traffic", "planner"})
+PURE_PACKAGES = frozenset({"core", "wire", "traffic", "planner", "sim"})
 PURE_BELOW = ("engines.compute_model.",)  # a module, or a package with all that is in it
 
 # Without clock, I/O, environment or thread. A module is added here only if that is true of it.

@@ -2,7 +2,6 @@
 came of each request."""
 
 from collections.abc import Callable, Sequence
-from http import HTTPStatus
 from random import Random
 
 from pointsman.core.errors import EndCause
@@ -18,6 +17,8 @@ BACKOFF_S = 0.5
 BACKOFF_S_MAX = 60.0
 _RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504})
 """As the openai client does."""
+
+_ERROR_STATUS_MIN = 400
 
 
 class Crowd:
@@ -186,4 +187,4 @@ def _outcome(answer: Answer) -> Outcome:
         return Outcome.OK
     if answer.end is EndCause.CLIENT_GONE:
         return Outcome.TIMEOUT
-    return Outcome.HTTP_ERROR if answer.status >= HTTPStatus.BAD_REQUEST else Outcome.TRUNCATED
+    return Outcome.HTTP_ERROR if answer.status >= _ERROR_STATUS_MIN else Outcome.TRUNCATED
