@@ -17,6 +17,7 @@ PEERS_INSTALLED := bench/.venv/.installed
 ENGINES := .venv-engines
 HOT := $(shell sed -n '/^compiled = /,$$s|^  "\(pointsman\..*\)",.*|\1|p' pyproject.toml | \
 	sed 's|\.|/|g; s|.*|src/&.py|')
+VALUES := $(wildcard src/pointsman/core/*.py src/pointsman/core/*/*.py)
 CORE_TESTS := $(wildcard tests/core tests/scenarios tests/twins)
 
 help:  ## list the targets
@@ -35,7 +36,8 @@ interpreted: $(INSTALLED)  ## remove what was compiled, until the next target th
 wheel: setup  ## a wheel for machines like this one, with what is compiled, into dist/
 	POINTSMAN_COMPILED=1 $(BIN)/pip wheel $(PIP_FLAGS) --no-deps --wheel-dir dist .
 
-demo: setup  ## simulated engines, scheduler and gateway, in the foreground
+# Whoever tries it does not wait for the compiler; what is compiled already is kept up to date.
+demo: $(INSTALLED) $(wildcard $(COMPILED))  ## simulated engines, scheduler and gateway, in the foreground
 	$(BIN)/pointsman up
 
 test: setup  ## the whole test suite
@@ -115,7 +117,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --editable .
 	@touch $@
 
-$(COMPILED): $(INSTALLED) tools/compile.py $(HOT)
+$(COMPILED): $(INSTALLED) tools/compile.py $(HOT) $(VALUES)
 	@echo "Compiling the hot modules, about a minute ..."
 	@touch $@.begun
 	@$(BIN)/python tools/compile.py || { $(BIN)/python tools/compile.py --remove; \
