@@ -84,7 +84,8 @@ def vllms(launcher: VllmServers) -> Sequence[LiveEngine]:
 
 @pytest.fixture
 def vllm_config(model: Path) -> Callable[[str], Config]:
-    """A configuration that knows prompts as token ids, from the model's folder or the engine."""
+    """A configuration that knows prompts as token ids: from the model's `folder`, the `engine`,
+    or another folder."""
 
     def config(tokenizer: str) -> Config:
         return Config(

@@ -1,7 +1,10 @@
 """Two real vLLM servers: what the index believes of them is what they hold and report."""
 
 import asyncio
+import json
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -70,6 +73,24 @@ async def test_chats_are_foretold_by_their_template(
                 history.append({"role": "assistant", "content": "bado keli"})
         assert all(predicted == reported for predicted, reported in pairs), pairs
         assert sum(reported for _, reported in pairs) > 600
+
+
+async def test_a_chat_template_that_is_not_the_engines_is_found_out(
+    vllms: Sequence[LiveEngine], vllm_config: Any, model: Path, tmp_path: Path
+) -> None:
+    """Its prompts are other ids, so that events never foretell a hit; the engine reports them."""
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    settings["chat_template"] = "Conversation: " + settings["chat_template"]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    shutil.copy(model / "tokenizer.json", tmp_path)
+    async with live_cluster(vllms[0], config=vllm_config(str(tmp_path))) as cluster:
+        for number in range(60):
+            await cluster.chat("bado keli monura seti " * 24, f"{number}")
+        [node] = (await cluster.state())["nodes"]
+        assert node["index_trust"] == "distrusted", node
+        assert "chat template" in node["index_doubt"]
+        answer = await cluster.chat("bado keli monura seti " * 24, "what now?")
+        assert await cluster.predicted_tokens(answer) > 0, "history knows better"
 
 
 async def test_a_salt_keeps_prompts_apart(vllms: Sequence[LiveEngine]) -> None:
