@@ -5,7 +5,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup compile interpreted wheel demo test check format lint types tidy coverage readme soak \
-	bench bench-micro bench-idle bench-macro bench-replay bench-scale engines lock clean
+	bench bench-micro bench-idle bench-macro bench-replay bench-scale bench-live engines lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -90,6 +90,10 @@ bench-replay: setup  ## policies against each other on public traces, in virtual
 
 bench-scale: setup  ## decision time before 8 to 1,024 simulated engines
 	$(BIN)/python -m bench.scale
+
+bench-live: setup $(PEERS_INSTALLED)  ## a real trace live, beside the peers and the simulator: 15 minutes
+	@mkdir -p out
+	$(BIN)/python -m bench.live --trace $(TRACES)/mooncake_conversation.jsonl.gz --json out/live.json
 
 bench-macro: setup $(PEERS_INSTALLED)  ## gateway CPU per request and per chunk, beside the peers
 	$(BIN)/python -m bench.macro

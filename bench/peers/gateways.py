@@ -12,11 +12,13 @@ from pathlib import Path
 import msgspec
 
 from bench.peers.client import load
+from bench.peers.engines import MODEL
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ROOT / ".venv" / "bin" / "pointsman"
 PEERS = ROOT / "bench" / ".venv" / "bin"
 NGINX_FOLDERS = "/usr/local/sbin:/usr/sbin:/usr/local/bin:/usr/bin"
+TOKEN_IDS = "+token-ids"
 READY_S_MAX = 60.0
 STOP_S_MAX = 10.0
 
@@ -30,10 +32,11 @@ class Kind(StrEnum):
 
 
 class Gateway(msgspec.Struct, frozen=True):
-    """A gateway's name, what it does, and the command that serves `engines` on a port."""
+    """A gateway's name, what it does (a Kind, or by what policy), and the command that serves
+    `engines` on a port."""
 
     name: str
-    kind: Kind
+    kind: str
     command: Callable[["Site"], Sequence[str | Path]]
     program: Path
 
@@ -74,6 +77,19 @@ def known_gateways() -> list[Gateway]:
     ]
 
 
+def router(name: str, kind: str) -> Gateway:
+    """Ours or a peer, under one of its own policies. Raises KeyError for an unknown name.
+
+    With TOKEN_IDS behind its policy, ours asks the engines for a prompt's ids, and finds what
+    their KV events tell of it.
+    """
+    if name == OURS.name:
+        policy = kind.removesuffix(TOKEN_IDS)
+        known_by = () if kind == policy else ("--tokenizer", f"{MODEL}=engine")
+        return Gateway(name, kind, _pointsman("--policy", policy, *known_by), OURS)
+    return Gateway(name, kind, _router(ROUTERS[name], kind), PEERS / name)
+
+
 @contextlib.asynccontextmanager
 async def running(gateway: Gateway, engines: list[str], folder: Path) -> AsyncIterator[Running]:
     """Starts `gateway`, which keeps its files in `folder`, and stops it at the end.
@@ -92,7 +108,7 @@ async def running(gateway: Gateway, engines: list[str], folder: Path) -> AsyncIt
             raise RuntimeError(f"{gateway.label} does not serve:\n{log.read_text()[-2000:]}")
         yield Running(gateway, port, process.pid)
     finally:
-        await _stop(process)
+        await stop(process)
 
 
 @contextlib.asynccontextmanager
@@ -107,10 +123,10 @@ async def mock_engines(count: int, *, chunks: int, interval_s: float) -> AsyncIt
                 raise RuntimeError("the mock engines do not serve")
         yield [f"http://127.0.0.1:{port}" for port in ports]
     finally:
-        await _stop(process)
+        await stop(process)
 
 
-async def _stop(process: asyncio.subprocess.Process) -> None:
+async def stop(process: asyncio.subprocess.Process) -> None:
     """Asks the process to end, then insists."""
     if process.returncode is None:
         process.terminate()
