@@ -32,6 +32,7 @@ def test_help_lists_every_command_and_each_has_its_own() -> None:
         "bench",
         "compare",
         "check",
+        "doctor",
         "keys",
         "init",
     ):

@@ -32,6 +32,9 @@ _COMMANDS: Mapping[str, _Lazy] = MappingProxyType(
         "bench": _Lazy("pointsman.cli.bench:bench", "Load a server and measure what clients see."),
         "compare": _Lazy("pointsman.cli.bench:compare", "Compare runs that `bench` wrote."),
         "check": _Lazy("pointsman.cli.check:check", "Check a configuration file."),
+        "doctor": _Lazy(
+            "pointsman.cli.doctor:doctor", "What is wrong with a live cluster, and what helps."
+        ),
         "keys": _Lazy("pointsman.cli.keys:keys", "Make API keys and their hashes."),
         "init": _Lazy("pointsman.cli.check:init", "Write a configuration that explains itself."),
     }

@@ -64,14 +64,14 @@ def _problem(model: Model, *, opens: bool) -> str:
     if not opens:
         return folder_problem(_folder(model), _template(model))
     try:
-        _load(model, Segments(0))
+        load_model(model, Segments(0))
     except Unusable as unusable:
         return str(unusable)
     return ""
 
 
-def _load(model: Model, segments: Segments) -> ModelTokenizer:
-    """Raises Unusable."""
+def load_model(model: Model, segments: Segments) -> ModelTokenizer:
+    """The tokenizer of a model that has a folder. Raises Unusable."""
     chats = model.chat_template != NO_TEMPLATE
     return load(_folder(model), segments, _template(model), chats=chats)
 
@@ -128,7 +128,7 @@ class Tokenizers:
         if model.tokenizer == ENGINE:
             return self._engines
         try:
-            return FolderSource(_load(model, self._segments), workers)
+            return FolderSource(load_model(model, self._segments), workers)
         except Unusable as unusable:
             raise Unusable(f"the tokenizer of {model.name}: {unusable}") from None
 

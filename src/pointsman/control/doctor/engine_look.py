@@ -1,0 +1,202 @@
+"""One engine looked at from every side. Nothing here judges."""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from urllib.parse import urlsplit
+
+import aiohttp
+import zmq.asyncio
+
+from pointsman.control.collectors.client import EngineClient
+from pointsman.control.doctor import connection, listening, probes, tokens
+from pointsman.control.doctor.engine_findings import is_buffered
+from pointsman.control.doctor.listening import Listener
+from pointsman.control.doctor.seen import (
+    EngineSeen,
+    EventsSeen,
+    LinkSeen,
+    ProbeSeen,
+    StreamSeen,
+    Target,
+    TokensSeen,
+)
+from pointsman.engines.adapters import Description, EngineTrouble, EventSource, NotReady, describe
+from pointsman.engines.adapters.reply import Get, Reply
+from pointsman.engines.tokenizer import ModelTokenizer
+from pointsman.wire.engine_metrics import read_metrics
+
+ANSWER_S_MAX = 5.0
+
+START_LOOKS = 4
+"""Metrics pages over fresh connections: two engines taking turns show with 7 of 8."""
+
+RANKS_MAX = 16
+"""Publishers listened to at one engine."""
+
+
+class EngineLooker:
+    """Examines engines, one call each; several at once. Owns nothing that it is given.
+
+    `fresh` makes a connection for each request. Without `probing` no prompt is sent.
+    """
+
+    def __init__(
+        self,
+        *,
+        session: aiohttp.ClientSession,
+        fresh: aiohttp.ClientSession,
+        context: zmq.asyncio.Context,
+        tokenizers: Mapping[str, ModelTokenizer | None],
+        probing: bool,
+    ) -> None:
+        self._session = session
+        self._fresh = fresh
+        self._context = context
+        self._tokenizers = tokenizers
+        self._probing = probing
+
+    async def look_at(self, target: Target) -> EngineSeen:
+        """Everything about one engine. Never raises for what is the engine's fault."""
+        host = urlsplit(target.url).hostname or ""
+        try:
+            described = await describe(_get(self._session, target.url), host)
+        except (EngineTrouble, NotReady) as error:
+            return EngineSeen(target=target, trouble=str(error))
+        async with asyncio.TaskGroup() as tasks:
+            linked = tasks.create_task(self._link(target))
+            started = tasks.create_task(self._started(target))
+            asked = tasks.create_task(self._ask(target, described))
+        link, trouble = linked.result()
+        probe, streams, events, compared = asked.result()
+        return EngineSeen(
+            target=target,
+            trouble=trouble,
+            described=described,
+            link=link,
+            started_s=started.result(),
+            probe=probe,
+            streams=streams,
+            events=events,
+            tokens=compared,
+        )
+
+    async def _link(self, target: Target) -> tuple[LinkSeen | None, str]:
+        try:
+            return await connection.watch(target.url, pool_idle_s=target.pool_idle_s), ""
+        except EngineTrouble as trouble:
+            return None, str(trouble)
+
+    async def _started(self, target: Target) -> tuple[float, ...]:
+        get, found = _get(self._fresh, target.url), []
+        for _ in range(START_LOOKS):
+            try:
+                page = read_metrics((await get("/metrics")).body)
+            except EngineTrouble:
+                break
+            if page.process_start_time_s is None:
+                break
+            found.append(page.process_start_time_s)
+        return tuple(found)
+
+    async def _ask(
+        self, target: Target, described: Description
+    ) -> tuple[
+        ProbeSeen | None, tuple[StreamSeen, ...], tuple[EventsSeen, ...], tuple[TokensSeen, ...]
+    ]:
+        """What takes prompts, one after the other: each would be in the next one's way."""
+        model, context_tokens = _model_of(target, described)
+        probe, events = await self._probe(target, described, model, context_tokens)
+        streams: tuple[StreamSeen, ...] = ()
+        if probe is not None and probe.usages:
+            streams = await streamed(self._session, target.url, probe)
+        compared: tuple[TokensSeen, ...] = ()
+        for card in described.facts.models:
+            if self._probing and card.name in self._tokenizers:
+                tokenizer = self._tokenizers[card.name]
+                compared += await tokens.compare(self._session, target.url, card.name, tokenizer)
+        return probe, streams, events, compared
+
+    async def _probe(
+        self, target: Target, described: Description, model: str, context_tokens: int | None
+    ) -> tuple[ProbeSeen | None, tuple[EventsSeen, ...]]:
+        """The probe, with all publishers of KV events listened to."""
+        sources = _sources(target, described)[:RANKS_MAX]
+        served = [card.name for card in described.facts.models]
+        async with AsyncExitStack() as stack:
+            listeners = []
+            for source in sources:
+                listeners.append(Listener(self._context, source, served))
+                stack.callback(listeners[-1].close)
+            replays = [await listening.first_replayed(self._context, each) for each in sources]
+            probe = None
+            if self._probing:
+                await asyncio.sleep(listening.CONNECT_S if sources else 0.0)
+                probe = await self._probe_until_heard(
+                    target, described, model, context_tokens, listeners
+                )
+            events = [each.seen(at) for each, at in zip(listeners, replays, strict=True)]
+            return probe, tuple(events)
+
+    async def _probe_until_heard(
+        self,
+        target: Target,
+        described: Description,
+        model: str,
+        context_tokens: int | None,
+        listeners: list[Listener],
+    ) -> ProbeSeen:
+        """A second prompt if the first one's events did not come: the way there takes time.
+
+        With several ranks it is enough that one of them is heard.
+        """
+        block_tokens = described.facts.block_tokens
+        for attempt in range(2):
+            prompt = probes.new_prompt(block_tokens, context_tokens)
+            probe = await probes.repeat(self._session, target.url, model=model, prompt=prompt)
+            heard = [await each.heard() for each in listeners] if probe.usages else [True]
+            if attempt or not listeners or any(heard):
+                break
+        return probe
+
+
+async def streamed(
+    session: aiohttp.ClientSession, base: str, probe: ProbeSeen
+) -> tuple[StreamSeen, ...]:
+    """One stream; another one if it seems to have been held back, as a busy machine may do."""
+    seen: tuple[StreamSeen, ...] = ()
+    for _ in range(2):
+        stream = await probes.stream(session, base, model=probe.model, prompt=probe.prompt)
+        seen += (stream,)
+        if not is_buffered(stream, probe.seconds_min):
+            break
+    return seen
+
+
+def _get(session: aiohttp.ClientSession, url: str) -> Get:
+    client = EngineClient(session, url)
+
+    async def get(path: str) -> Reply:
+        return await client.get(path, timeout_s=ANSWER_S_MAX)
+
+    return get
+
+
+def _model_of(target: Target, described: Description) -> tuple[str, int | None]:
+    """The model to probe, and its context: one it is configured for, else no adapter."""
+    cards = described.facts.models
+    chosen = next((card for card in cards if card.name in target.models), None) or next(
+        (card for card in cards if card.parent is None), cards[0]
+    )
+    return chosen.name, chosen.context_tokens_max
+
+
+def _sources(target: Target, described: Description) -> tuple[EventSource, ...]:
+    """Where its events are, as the collectors choose."""
+    if target.kv_events == "off":
+        return ()
+    if target.kv_events == "auto":
+        return described.sources
+    known = [source for source in described.sources if source.endpoint == target.kv_events]
+    replays = described.sources[0].replay_endpoint if described.sources else None
+    return tuple(known) or (EventSource(target.kv_events, replays),)

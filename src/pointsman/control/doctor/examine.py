@@ -1,0 +1,201 @@
+"""A whole cluster examined: everything looked at, at once, within a minute; then judged."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import aiohttp
+import msgspec
+import zmq.asyncio
+
+from pointsman.control.collectors.client import new_session
+from pointsman.control.doctor import probes
+from pointsman.control.doctor.engine_findings import engine_findings
+from pointsman.control.doctor.engine_look import EngineLooker
+from pointsman.control.doctor.event_findings import event_findings
+from pointsman.control.doctor.finding import Diagnosis, EngineSummary, Finding, worst_first
+from pointsman.control.doctor.fleet_findings import fleet_findings, same_peer, suspects
+from pointsman.control.doctor.gateway_findings import gateway_findings
+from pointsman.control.doctor.gateway_look import look_at_admin, look_at_gateway
+from pointsman.control.doctor.seen import EngineSeen, GatewaySeen, Target
+from pointsman.engines.adapters import EngineTrouble
+from pointsman.engines.tokenizer import ModelTokenizer
+
+RUN_S_MAX = 50.0
+"""For all looks together; what is not done by then is told as not reached."""
+
+AT_ONCE_MAX = 64
+"""Engines under examination: descriptors and CPU of this machine."""
+
+SUSPECTS_MAX = 64
+"""Pairs of engines that are asked whether they are one."""
+
+Progress = Callable[[int, int], None]
+"""Engines done, of how many."""
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be examined. Empty URLs are not looked at.
+
+    `tokenizers` by model: None asks the engine. `wanted` models must be served by someone.
+    """
+
+    targets: tuple[Target, ...] = ()
+    tokenizers: Mapping[str, ModelTokenizer | None] = {}
+    wanted: tuple[str, ...] = ()
+    gateway_url: str = ""
+    gateway_key: str = ""
+    admin_url: str = ""
+    probing: bool = True
+
+
+async def examine(case: Case, on_progress: Progress | None = None) -> Diagnosis:
+    """Look at everything and judge it. Takes RUN_S_MAX at most, and a moment."""
+    deadline_s = asyncio.get_running_loop().time() + RUN_S_MAX
+    async with _looker(case) as looker, new_session() as session:
+        engines = await _look_at_all(looker, case.targets, deadline_s, on_progress)
+        gateway = await _look_at_gateway(case, deadline_s)
+        gateway = await _look_at_admin(session, case, gateway, deadline_s)
+        same = await _same(session, engines, deadline_s, probing=case.probing)
+    return diagnose(case, engines, gateway, same)
+
+
+def diagnose(
+    case: Case,
+    engines: Sequence[EngineSeen],
+    gateway: GatewaySeen,
+    same: Sequence[tuple[int, int]],
+) -> Diagnosis:
+    """The judgement alone."""
+    findings: list[Finding] = []
+    for engine in engines:
+        findings += [*engine_findings(engine), *event_findings(engine)]
+    findings += fleet_findings(engines, same, case.wanted)
+    findings += gateway_findings(gateway, case.targets)
+    return Diagnosis(tuple(map(_summary, engines)), worst_first(findings))
+
+
+@asynccontextmanager
+async def _looker(case: Case) -> AsyncIterator[EngineLooker]:
+    context = zmq.asyncio.Context()
+    closing = aiohttp.TCPConnector(force_close=True, limit=AT_ONCE_MAX)
+    try:
+        async with new_session() as session, aiohttp.ClientSession(connector=closing) as fresh:
+            yield EngineLooker(
+                session=session,
+                fresh=fresh,
+                context=context,
+                tokenizers=case.tokenizers,
+                probing=case.probing,
+            )
+    finally:
+        context.destroy(linger=0)
+
+
+async def _look_at_all(
+    looker: EngineLooker,
+    targets: Sequence[Target],
+    deadline_s: float,
+    on_progress: Progress | None,
+) -> list[EngineSeen]:
+    free = asyncio.Semaphore(AT_ONCE_MAX)
+    done = 0
+
+    async def look_at(target: Target) -> EngineSeen:
+        nonlocal done
+        try:
+            async with asyncio.timeout_at(deadline_s), free:
+                seen = await looker.look_at(target)
+        except TimeoutError:
+            trouble = f"it could not be examined within {RUN_S_MAX:g} s"
+            seen = EngineSeen(target=target, trouble=trouble)
+        done += 1
+        if on_progress is not None:
+            on_progress(done, len(targets))
+        return seen
+
+    async with asyncio.TaskGroup() as tasks:
+        looks = [tasks.create_task(look_at(target)) for target in targets]
+    return [each.result() for each in looks]
+
+
+async def _look_at_gateway(case: Case, deadline_s: float) -> GatewaySeen:
+    """In a session of its own: the key is for the gateway, not for engines."""
+    if not case.gateway_url:
+        return GatewaySeen()
+    key = case.gateway_key
+    wanted = next(iter(case.wanted), None)
+    try:
+        async with (
+            asyncio.timeout_at(deadline_s),
+            aiohttp.ClientSession(
+                headers={"Authorization": f"Bearer {key}"} if key else {}
+            ) as session,
+        ):
+            return await look_at_gateway(
+                session, case.gateway_url, probing=case.probing, wanted=wanted
+            )
+    except TimeoutError:
+        return GatewaySeen(url=case.gateway_url, trouble="no answers in time")
+
+
+async def _look_at_admin(
+    session: aiohttp.ClientSession, case: Case, seen: GatewaySeen, deadline_s: float
+) -> GatewaySeen:
+    """What was seen of the gateway, with its state."""
+    if not case.admin_url:
+        return seen
+    state, trouble = None, ""
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            state = await look_at_admin(session, case.admin_url)
+    except (EngineTrouble, TimeoutError) as error:
+        trouble = str(error) or "no answer in time"
+    return msgspec.structs.replace(
+        seen, admin_url=case.admin_url, admin_trouble=trouble, state=state
+    )
+
+
+async def _same(
+    session: aiohttp.ClientSession,
+    engines: Sequence[EngineSeen],
+    deadline_s: float,
+    *,
+    probing: bool,
+) -> list[tuple[int, int]]:
+    """The pairs that are one engine: what one was sent the other has in its cache."""
+    found = []
+    for first, second in suspects(engines)[:SUSPECTS_MAX]:
+        one, other = engines[first], engines[second]
+        if not probing or one.probe is None or not one.probe.cached:
+            shared = same_peer(one, other)
+        else:
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    usage = await probes.once(
+                        session, other.target.url, model=one.probe.model, prompt=one.probe.prompt
+                    )
+                shared = bool(usage.cached_tokens)
+            except (EngineTrouble, TimeoutError):
+                shared = False
+        if shared:
+            found.append((first, second))
+    return found
+
+
+def _summary(engine: EngineSeen) -> EngineSummary:
+    facts = engine.described.facts if engine.described is not None else None
+    predicted = engine.probe.predicted(facts.block_tokens) if engine.probe and facts else 0
+    cached = engine.probe.cached if engine.probe is not None else None
+    return EngineSummary(
+        name=engine.target.name,
+        url=engine.target.url,
+        kind=facts.kind if facts else "unknown",
+        version=facts.version if facts else "",
+        models=tuple(card.name for card in facts.models) if facts else (),
+        block_tokens=facts.block_tokens if facts else None,
+        kv_blocks=facts.kv_blocks if facts else None,
+        latency_s=engine.link.latency_s if engine.link else None,
+        cached_share=cached / predicted if cached is not None and predicted else None,
+        events=", ".join(each.source.endpoint for each in engine.events),
+    )

@@ -1,0 +1,115 @@
+"""An engine's KV events: what its publisher sends while a probe runs, and what it remembers."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from contextlib import aclosing
+
+import zmq
+import zmq.asyncio
+
+from pointsman.control.collectors.event_socket import Subscription, replay
+from pointsman.control.doctor.seen import EventsSeen
+from pointsman.core.events import BlockStored
+from pointsman.engines.adapters import EventSource
+from pointsman.wire.engine_events import MalformedEvent, decode_message
+
+CONNECT_S = 0.3
+"""A subscription takes a round trip or two, and nothing tells when it stands."""
+
+WAIT_S_MAX = 2.0
+"""From a probe's answer to the message of its blocks; vLLM sends one with each step."""
+
+REPLAY_S_MAX = 3.0
+FOREIGN_MAX = 4
+BLOCK_SIZES_MAX = 4
+"""Kept of each, to be told; the first says all."""
+
+
+class Listener:
+    """One subscription. `close` it; a second call changes nothing."""
+
+    def __init__(
+        self, context: zmq.asyncio.Context, source: EventSource, models: Collection[str]
+    ) -> None:
+        self._source = source
+        self._models = models
+        self._heard = asyncio.Event()
+        self._messages = self._malformed = self._stored = 0
+        self._block_sizes: dict[int, None] = {}
+        self._foreign: dict[str, None] = {}
+        self._trouble = ""
+        self._subscription: Subscription | None = None
+        plain: zmq.Context[zmq.Socket[bytes]] = zmq.Context.shadow(context.underlying)
+        try:
+            self._subscription = Subscription(plain, source.endpoint, self._take)
+        except ValueError as error:
+            self._trouble = str(error)
+
+    async def heard(self) -> bool:
+        """Whether blocks were told of, waiting for WAIT_S_MAX at most."""
+        if self._trouble:
+            return False
+        try:
+            async with asyncio.timeout(WAIT_S_MAX):
+                await self._heard.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def seen(self, replayed_from: int | None) -> EventsSeen:
+        return EventsSeen(
+            source=self._source,
+            trouble=self._trouble,
+            messages=self._messages,
+            malformed=self._malformed,
+            stored=self._stored,
+            block_sizes=tuple(self._block_sizes),
+            foreign=tuple(self._foreign),
+            replayed_from=replayed_from,
+        )
+
+    def close(self) -> None:
+        if self._subscription is not None:
+            self._subscription.close()
+
+    def _take(self, frames: Sequence[bytes]) -> None:
+        try:
+            message = decode_message(frames)
+        except MalformedEvent:
+            self._malformed += 1
+            return
+        if not is_own(message.topic, self._source, self._models):
+            if len(self._foreign) < FOREIGN_MAX:
+                self._foreign[message.topic] = None
+            return
+        self._messages += 1
+        for event in message.batch.events:
+            if isinstance(event, BlockStored) and not event.group_idx:
+                self._stored += len(event.block_hashes)
+                if len(self._block_sizes) < BLOCK_SIZES_MAX:
+                    self._block_sizes[event.block_size] = None
+                self._heard.set()
+
+
+def is_own(topic: str, source: EventSource, models: Collection[str]) -> bool:
+    """Whether a topic is this publisher's, as the collectors judge it."""
+    if source.topic is not None:
+        return topic == source.topic
+    return topic == "" or (topic.startswith("kv@") and topic.rpartition("@")[2] in models)
+
+
+async def first_replayed(context: zmq.asyncio.Context, source: EventSource) -> int | None:
+    """The first sequence number that the publisher remembers; None without an answer."""
+    if source.replay_endpoint is None:
+        return None
+    try:
+        async with (
+            asyncio.timeout(REPLAY_S_MAX),
+            aclosing(replay(context, source.replay_endpoint, 0)) as answers,
+        ):
+            async for frames in answers:
+                message = decode_message(frames)
+                return 0 if message.ends_replay else message.seq
+    except (TimeoutError, MalformedEvent):
+        return None
+    return None

@@ -1,0 +1,68 @@
+"""Small prompts as token ids: by our tokenizer, and by the engine's /tokenize."""
+
+import asyncio
+
+import aiohttp
+import msgspec
+from msgspec import Raw
+
+from pointsman.control.doctor.probes import error_of, post
+from pointsman.control.doctor.seen import TokensSeen
+from pointsman.core.ids import ModelName
+from pointsman.engines.adapters import EngineTrouble
+from pointsman.engines.tokenizer import Fallback, ModelTokenizer
+from pointsman.engines.tokenizer.engine_source import question_of
+from pointsman.engines.tokenizer.fallback import Inexact
+from pointsman.wire.openai import Endpoint
+
+ANSWER_S_MAX = 5.0
+
+_TEXT = "Which track is set for the 12:05 to Überlingen?\n  Two blanks, digits 1234567, 信号 🚂."
+_BODIES = (
+    (Endpoint.COMPLETIONS, "completion", {"prompt": _TEXT}),
+    (Endpoint.CHAT, "chat", {"messages": [{"role": "user", "content": _TEXT}]}),
+)
+
+
+async def compare(
+    session: aiohttp.ClientSession, base: str, model: str, tokenizer: ModelTokenizer | None
+) -> tuple[TokensSeen, ...]:
+    """Of a completion and a chat; without `tokenizer` only the engine is asked."""
+    seen = []
+    for endpoint, word, fields in _BODIES:
+        body = msgspec.json.encode({"model": model, **fields})
+        ours, trouble = None, ""
+        if tokenizer is not None:
+            try:
+                encoded = await asyncio.to_thread(tokenizer.tokens, endpoint, body)
+                ours = tuple(encoded.tokens)
+            except Inexact as inexact:
+                if inexact.cause is Fallback.OPTIONS:
+                    continue  # configured without a chat template
+                trouble = str(inexact)
+        try:
+            theirs = await _asked(session, base, question_of(ModelName(model), endpoint, body))
+        except EngineTrouble as error:
+            theirs, trouble = None, trouble or str(error)
+        seen.append(
+            TokensSeen(model=model, endpoint=word, ours=ours, theirs=theirs, trouble=trouble)
+        )
+    return tuple(seen)
+
+
+class _Ids(msgspec.Struct, frozen=True):
+    tokens: tuple[int, ...]
+
+
+async def _asked(session: aiohttp.ClientSession, base: str, question: bytes) -> tuple[int, ...]:
+    """The engine's ids. Raises EngineTrouble."""
+    reply = await post(session, f"{base}/tokenize", Raw(question), timeout_s=ANSWER_S_MAX)
+    if reply.status != 200:
+        raise EngineTrouble(f"POST /tokenize answers {reply.status}: {error_of(reply.body)}")
+    try:
+        ids = msgspec.json.decode(reply.body, type=_Ids).tokens
+    except (msgspec.DecodeError, RecursionError):
+        raise EngineTrouble("POST /tokenize answers no token ids") from None
+    if not ids:  # llama.cpp takes another body, and gives none for one that it does not know
+        raise EngineTrouble("POST /tokenize gives no ids for this engine's kind")
+    return ids

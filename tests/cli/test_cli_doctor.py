@@ -1,0 +1,81 @@
+"""`pointsman doctor` as a user types it: what it prints, and how it leaves."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from pointsman.cli.main import main
+from tests.support import upstreams
+from tests.support.engines import running_engine
+
+
+async def run(*arguments: str, **environment: str) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "pointsman",
+        "doctor",
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | environment,
+    )
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_a_healthy_engine_leaves_with_0_and_in_silence() -> None:
+    async with running_engine(kv_events_port=0) as engine:
+        code, out, err = await run("--engine", engine.url)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"engine-1  {engine.url}  vllm ")
+    assert out.splitlines()[-1].startswith("healthy: 0 problems")
+
+
+async def test_a_problem_leaves_with_1_and_its_remedy() -> None:
+    url = upstreams.closed_url()
+    code, out, _ = await run("--engine", url)
+    assert code == 1
+    assert "problem: engine-1, reachable: connection refused" in out
+    assert f"→ start it, or correct its address {url}" in out
+    assert out.endswith("not healthy: 1 problem, 0 warnings, 0 notes\n")
+
+
+async def test_json_has_everything_under_stable_names(tmp_path: Path) -> None:
+    async with running_engine() as engine:
+        file = tmp_path / "p.yaml"
+        file.write_text(
+            f"engines: [{{url: {engine.url}, name: gpu}}]\n"
+            "admin: {host: 10.0.0.1}\n"
+            "models: [{name: sim, tokenizer: engine}]\n"
+            "timeouts: {engine_idle_s: 0.2}\n"
+        )
+        code, out, _ = await run("-c", str(file), "--json")
+    report = json.loads(out)
+    assert (code, report["healthy"], report["problems"], report["warnings"]) == (0, True, 0, 1)
+    assert list(report) == ["healthy", "problems", "warnings", "notes", "engines", "findings"]
+    assert list(report["engines"][0]) == [
+        *("name", "url", "kind", "version", "models", "block_tokens", "kv_blocks"),
+        *("latency_s", "cached_share", "events"),
+    ]
+    assert [list(each) for each in report["findings"]] == [
+        ["severity", "check", "subject", "seen", "remedy"]
+    ] * 2
+    assert [each["subject"] for each in report["findings"]] == ["admin", "gpu"]
+
+
+def test_wrong_usage_leaves_with_2(tmp_path: Path) -> None:
+    def code(*arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(main, ("doctor", *arguments))
+        return result.exit_code, result.stderr
+
+    assert "nothing to examine" in code()[1]
+    assert code("--engine", "gpu-1:8000")[0] == 2
+    assert code("--gateway", "ftp://x")[0] == 2
+    assert code("--engine", "http://a", "--engine", "http://a")[0] == 2
+    assert code("-c", str(tmp_path / "none.yaml"))[0] == 2
