@@ -55,7 +55,11 @@ Exit codes: 0 no problems (warnings and notes may be), 1 problems, 2 wrong usage
 @click.option("--engine", "engines", multiple=True, metavar="URL", help="An engine; repeatable.")
 @click.option("--model", metavar="NAME", help="A model that must be served.")
 @click.option("--gateway", metavar="URL", help="A running gateway to look at, too.")
-@click.option("--admin", metavar="URL", help="Its admin plane: what it thinks of its engines.")
+@click.option(
+    "--admin",
+    metavar="URL",
+    help="Its admin plane: what it thinks of its engines; which are examined if none is named.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Everything found, as JSON.")
 @click.option(
     "--no-probe", is_flag=True, help="Send no prompts: nothing about hits, streams or tokens."
@@ -199,7 +203,12 @@ def _text(diagnosis: Diagnosis) -> str:
     counts = (_counted(diagnosis.count(severity), severity) for severity in Severity)
     verdict = "healthy" if diagnosis.healthy else "not healthy"
     lines.append(f"{verdict}: {', '.join(counts)}")
-    return "\n".join(lines)
+    return "\n".join(map(_printable, lines))
+
+
+def _printable(text: str) -> str:
+    """An engine's own words may hold what moves a terminal's cursor."""
+    return "".join(each if each.isprintable() else " " for each in text)
 
 
 def _engine_line(engine: EngineSummary) -> str:

@@ -34,6 +34,7 @@ from typing import Any
 
 import pytest
 
+from pointsman.cli.config import Admin, Config, Limits, Listen, Log
 from pointsman.control.doctor import Case, Check, Diagnosis, Finding, Severity, Target, examine
 from pointsman.engines.simulated import RunningEngine
 from pointsman.engines.tokenizer import ModelTokenizer, Segments, load
@@ -244,8 +245,8 @@ async def test_data_parallel_ranks_behind_one_address() -> None:
             return json.dumps({"0": source, "1": second}).encode()
 
         async with meddling_proxy(one.url, alter=both) as url:
-            found = await diagnosis(url)
-            assert Severity.WARNING in [f.severity for f in found.findings if "ranks" in f.seen]
+            found = await the_one(Severity.WARNING, Check.KV_EVENTS, url)
+            assert "2 data-parallel ranks" in found.seen
 
 
 async def test_two_engines_with_one_event_endpoint() -> None:
@@ -385,6 +386,24 @@ async def test_a_gateway_that_is_none_or_not_ready() -> None:
     assert found.subject == "admin"
 
 
+async def test_the_gateways_engines_are_examined_if_none_is_named() -> None:
+    async with running_cluster(1) as cluster:
+        found = await examine(Case(admin_url=cluster.admin))
+        assert telling(found) == []
+        assert [engine.url for engine in found.engines] == [cluster.engines[0].url]
+
+
+async def test_a_key_goes_to_the_gateway_alone() -> None:
+    async with running_cluster(1, config=with_key("secret")) as cluster:
+        url, api = cluster.engines[0].url, cluster.api
+        note = await the_one(Severity.NOTE, Check.GATEWAY, url, gateway_url=api)
+        assert "API key" in note.seen
+        found = await diagnosis(url, gateway_url=api, gateway_key="secret", wanted=("sim",))
+        assert telling(found) == []
+        missing = await diagnosis(gateway_url=api, gateway_key="secret", wanted=("llama",))
+        assert "gateway" in [each.subject for each in telling(missing)]
+
+
 async def test_engines_that_the_gateway_does_not_know() -> None:
     async with running_cluster(1) as cluster, running_engine(kv_events_port=0) as other:
         found = telling(await diagnosis(other.url, admin_url=cluster.admin))
@@ -392,6 +411,15 @@ async def test_engines_that_the_gateway_does_not_know() -> None:
             (Severity.WARNING, "engine-1"),
             (Severity.NOTE, "engine-1"),
         ]
+
+
+def with_key(key: str) -> Config:
+    return Config(
+        listen=Listen(port=0, api_keys=(key,)),
+        admin=Admin(port=0),
+        limits=Limits(connections_max=100),
+        log=Log(level="warning", access="none"),
+    )
 
 
 def _told(found: Diagnosis, severity: Severity) -> list[Check]:

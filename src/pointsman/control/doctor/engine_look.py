@@ -24,7 +24,7 @@ from pointsman.control.doctor.seen import (
 from pointsman.engines.adapters import Description, EngineTrouble, EventSource, NotReady, describe
 from pointsman.engines.adapters.reply import Get, Reply
 from pointsman.engines.tokenizer import ModelTokenizer
-from pointsman.wire.engine_metrics import read_metrics
+from pointsman.wire.engine_metrics import EngineKind, read_metrics
 
 ANSWER_S_MAX = 5.0
 
@@ -105,57 +105,65 @@ class EngineLooker:
         ProbeSeen | None, tuple[StreamSeen, ...], tuple[EventsSeen, ...], tuple[TokensSeen, ...]
     ]:
         """What takes prompts, one after the other: each would be in the next one's way."""
-        model, context_tokens = _model_of(target, described)
-        probe, events = await self._probe(target, described, model, context_tokens)
+        probe, events = await self._probe(target, described)
         streams: tuple[StreamSeen, ...] = ()
         if probe is not None and probe.usages:
             streams = await streamed(self._session, target.url, probe)
-        compared: tuple[TokensSeen, ...] = ()
-        for card in described.facts.models:
-            if self._probing and card.name in self._tokenizers:
-                tokenizer = self._tokenizers[card.name]
-                compared += await tokens.compare(self._session, target.url, card.name, tokenizer)
+        compared = await self._compared(target, described) if self._probing else ()
         return probe, streams, events, compared
 
+    async def _compared(self, target: Target, described: Description) -> tuple[TokensSeen, ...]:
+        """Of the models that have a tokenizer; llama.cpp publishes no events to find by ids."""
+        seen: tuple[TokensSeen, ...] = ()
+        for card in described.facts.models:
+            if card.name in self._tokenizers:
+                tokenizer = self._tokenizers[card.name]
+                if tokenizer is None or described.facts.kind != EngineKind.LLAMACPP:
+                    seen += await tokens.compare(self._session, target.url, card.name, tokenizer)
+        return seen
+
     async def _probe(
-        self, target: Target, described: Description, model: str, context_tokens: int | None
+        self, target: Target, described: Description
     ) -> tuple[ProbeSeen | None, tuple[EventsSeen, ...]]:
         """The probe, with all publishers of KV events listened to."""
         sources = _sources(target, described)[:RANKS_MAX]
         served = [card.name for card in described.facts.models]
+        heard = asyncio.Event()
         async with AsyncExitStack() as stack:
             listeners = []
             for source in sources:
-                listeners.append(Listener(self._context, source, served))
-                stack.callback(listeners[-1].close)
-            replays = [await listening.first_replayed(self._context, each) for each in sources]
+                listener = Listener(self._context, source, models=served, heard=heard)
+                stack.callback(listener.close)
+                listeners.append(listener)
+            async with asyncio.TaskGroup() as tasks:
+                replays = [
+                    tasks.create_task(listening.first_replayed(self._context, source))
+                    for source in sources
+                ]
             probe = None
             if self._probing:
-                await asyncio.sleep(listening.CONNECT_S if sources else 0.0)
-                probe = await self._probe_until_heard(
-                    target, described, model, context_tokens, listeners
-                )
-            events = [each.seen(at) for each, at in zip(listeners, replays, strict=True)]
+                if not sources:
+                    heard.set()  # there is nothing to wait for
+                probe = await self._probe_until(heard, target, described)
+            events = (
+                each.seen(replay.result()) for each, replay in zip(listeners, replays, strict=True)
+            )
             return probe, tuple(events)
 
-    async def _probe_until_heard(
-        self,
-        target: Target,
-        described: Description,
-        model: str,
-        context_tokens: int | None,
-        listeners: list[Listener],
+    async def _probe_until(
+        self, heard: asyncio.Event, target: Target, described: Description
     ) -> ProbeSeen:
         """A second prompt if the first one's events did not come: the way there takes time.
 
-        With several ranks it is enough that one of them is heard.
+        Of several ranks one has the prompt, so it is enough that one of them is heard.
         """
-        block_tokens = described.facts.block_tokens
-        for attempt in range(2):
-            prompt = probes.new_prompt(block_tokens, context_tokens)
+        if not heard.is_set():
+            await asyncio.sleep(listening.CONNECT_S)
+        model, context_tokens = _model_of(target, described)
+        for _ in range(2):
+            prompt = probes.new_prompt(described.facts.block_tokens, context_tokens)
             probe = await probes.repeat(self._session, target.url, model=model, prompt=prompt)
-            heard = [await each.heard() for each in listeners] if probe.usages else [True]
-            if attempt or not listeners or any(heard):
+            if not probe.usages or await listening.within_time(heard):
                 break
         return probe
 

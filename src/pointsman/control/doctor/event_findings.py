@@ -36,22 +36,24 @@ def event_findings(engine: EngineSeen) -> Iterator[Finding]:
             "run each rank as an engine with an address of its own (vLLM: external balancing)",
         )
     for seen in engine.events:
-        yield from _publisher(name, seen, facts.block_tokens, probed=_probed(engine))
+        yield from _publisher(name, seen, facts.block_tokens, silent=_is_silent(engine))
 
 
-def _probed(engine: EngineSeen) -> bool:
-    return engine.probe is not None and bool(engine.probe.usages)
+def _is_silent(engine: EngineSeen) -> bool:
+    """A probe was answered, and no rank told of its blocks; one of several has it."""
+    probed = engine.probe is not None and bool(engine.probe.usages)
+    return probed and not any(seen.stored for seen in engine.events)
 
 
 def _publisher(
-    name: str, seen: EventsSeen, block_tokens: int | None, *, probed: bool
+    name: str, seen: EventsSeen, block_tokens: int | None, *, silent: bool
 ) -> Iterator[Finding]:
     endpoint = seen.source.endpoint
     if seen.trouble:
         remedy = "give an endpoint like tcp://10.0.0.7:5557"
         yield Finding(Severity.PROBLEM, Check.KV_EVENTS, name, seen.trouble, remedy)
         return
-    yield from _silence(name, seen, probed=probed)
+    yield from _silence(name, seen, silent=silent)
     if seen.malformed:
         text = f"{seen.malformed} messages at {endpoint} are no KV events"
         remedy = "is that its port of KV events? Another engine's version may encode them anew"
@@ -64,7 +66,7 @@ def _publisher(
     yield from _replay(name, seen)
 
 
-def _silence(name: str, seen: EventsSeen, *, probed: bool) -> Iterator[Finding]:
+def _silence(name: str, seen: EventsSeen, *, silent: bool) -> Iterator[Finding]:
     endpoint = seen.source.endpoint
     if seen.foreign and not seen.stored:
         own = seen.source.topic or "kv@…@MODEL"
@@ -76,7 +78,7 @@ def _silence(name: str, seen: EventsSeen, *, probed: bool) -> Iterator[Finding]:
             "set topic in its --kv-events-config to what /kv_event_sources says, or name its "
             "own endpoint (kv_events)",
         )
-    elif probed and not seen.stored:
+    elif silent:
         yield Finding(
             Severity.PROBLEM,
             Check.KV_EVENTS,

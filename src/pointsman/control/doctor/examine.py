@@ -17,14 +17,14 @@ from pointsman.control.doctor.finding import Diagnosis, EngineSummary, Finding, 
 from pointsman.control.doctor.fleet_findings import fleet_findings, same_peer, suspects
 from pointsman.control.doctor.gateway_findings import gateway_findings
 from pointsman.control.doctor.gateway_look import look_at_admin, look_at_gateway
-from pointsman.control.doctor.seen import EngineSeen, GatewaySeen, Target
+from pointsman.control.doctor.seen import EngineSeen, GatewaySeen, StateSeen, Target
 from pointsman.engines.adapters import EngineTrouble
 from pointsman.engines.tokenizer import ModelTokenizer
 
 RUN_S_MAX = 50.0
 """For all looks together; what is not done by then is told as not reached."""
 
-AT_ONCE_MAX = 64
+AT_ONCE_MAX = 96
 """Engines under examination: descriptors and CPU of this machine."""
 
 SUSPECTS_MAX = 64
@@ -35,7 +35,8 @@ Progress = Callable[[int, int], None]
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be examined. Empty URLs are not looked at.
+    """What is to be examined. Empty URLs are not looked at; without `targets` the engines are
+    those that the admin plane names.
 
     `tokenizers` by model: None asks the engine. `wanted` models must be served by someone.
     """
@@ -53,11 +54,14 @@ async def examine(case: Case, on_progress: Progress | None = None) -> Diagnosis:
     """Look at everything and judge it. Takes RUN_S_MAX at most, and a moment."""
     deadline_s = asyncio.get_running_loop().time() + RUN_S_MAX
     async with _looker(case) as looker, new_session() as session:
-        engines = await _look_at_all(looker, case.targets, deadline_s, on_progress)
-        gateway = await _look_at_gateway(case, deadline_s)
-        gateway = await _look_at_admin(session, case, gateway, deadline_s)
+        admin = await _look_at_admin(session, case, deadline_s)
+        if not case.targets and admin.state is not None:
+            case = msgspec.structs.replace(case, targets=_targets_of(admin.state))
+        async with asyncio.TaskGroup() as tasks:
+            through = tasks.create_task(_look_at_gateway(case, admin, deadline_s))
+            engines = await _look_at_all(looker, case.targets, deadline_s, on_progress)
         same = await _same(session, engines, deadline_s, probing=case.probing)
-    return diagnose(case, engines, gateway, same)
+    return diagnose(case, engines, through.result(), same)
 
 
 def diagnose(
@@ -71,7 +75,7 @@ def diagnose(
     for engine in engines:
         findings += [*engine_findings(engine), *event_findings(engine)]
     findings += fleet_findings(engines, same, case.wanted)
-    findings += gateway_findings(gateway, case.targets)
+    findings += gateway_findings(gateway, case.targets, case.wanted)
     return Diagnosis(tuple(map(_summary, engines)), worst_first(findings))
 
 
@@ -119,41 +123,41 @@ async def _look_at_all(
     return [each.result() for each in looks]
 
 
-async def _look_at_gateway(case: Case, deadline_s: float) -> GatewaySeen:
-    """In a session of its own: the key is for the gateway, not for engines."""
-    if not case.gateway_url:
-        return GatewaySeen()
-    key = case.gateway_key
-    wanted = next(iter(case.wanted), None)
-    try:
-        async with (
-            asyncio.timeout_at(deadline_s),
-            aiohttp.ClientSession(
-                headers={"Authorization": f"Bearer {key}"} if key else {}
-            ) as session,
-        ):
-            return await look_at_gateway(
-                session, case.gateway_url, probing=case.probing, wanted=wanted
-            )
-    except TimeoutError:
-        return GatewaySeen(url=case.gateway_url, trouble="no answers in time")
-
-
 async def _look_at_admin(
-    session: aiohttp.ClientSession, case: Case, seen: GatewaySeen, deadline_s: float
+    session: aiohttp.ClientSession, case: Case, deadline_s: float
 ) -> GatewaySeen:
-    """What was seen of the gateway, with its state."""
+    """The gateway as far as its admin plane tells."""
     if not case.admin_url:
-        return seen
+        return GatewaySeen()
     state, trouble = None, ""
     try:
         async with asyncio.timeout_at(deadline_s):
             state = await look_at_admin(session, case.admin_url)
     except (EngineTrouble, TimeoutError) as error:
         trouble = str(error) or "no answer in time"
-    return msgspec.structs.replace(
-        seen, admin_url=case.admin_url, admin_trouble=trouble, state=state
-    )
+    return GatewaySeen(admin_url=case.admin_url, admin_trouble=trouble, state=state)
+
+
+def _targets_of(state: StateSeen) -> tuple[Target, ...]:
+    return tuple(Target(name=node.name, url=node.url.rstrip("/")) for node in state.nodes)
+
+
+async def _look_at_gateway(case: Case, admin: GatewaySeen, deadline_s: float) -> GatewaySeen:
+    """In a session of its own: the key is for the gateway, not for engines."""
+    if not case.gateway_url:
+        return admin
+    wanted = next(iter(case.wanted), None)
+    headers = {"Authorization": f"Bearer {case.gateway_key}"} if case.gateway_key else {}
+    try:
+        async with (
+            asyncio.timeout_at(deadline_s),
+            aiohttp.ClientSession(headers=headers) as session,
+        ):
+            return await look_at_gateway(
+                session, admin, case.gateway_url, probing=case.probing, wanted=wanted
+            )
+    except TimeoutError:
+        return msgspec.structs.replace(admin, url=case.gateway_url, trouble="no answers in time")
 
 
 async def _same(

@@ -15,10 +15,12 @@ TRUE_SHARE_MIN = 0.8
 GATEWAY, ADMIN = "gateway", "admin"
 
 
-def gateway_findings(seen: GatewaySeen, targets: Sequence[Target]) -> Iterator[Finding]:
+def gateway_findings(
+    seen: GatewaySeen, targets: Sequence[Target], wanted: Sequence[str]
+) -> Iterator[Finding]:
     """Of the gateway and its admin plane, whichever was asked for."""
     if seen.url:
-        yield from _gateway(seen)
+        yield from _gateway(seen, wanted)
     if seen.admin_trouble:
         text = f"{seen.admin_url}: {seen.admin_trouble}"
         remedy = "is it running, and is this its admin port (admin.port)?"
@@ -27,7 +29,7 @@ def gateway_findings(seen: GatewaySeen, targets: Sequence[Target]) -> Iterator[F
         yield from _state(seen.state, targets)
 
 
-def _gateway(seen: GatewaySeen) -> Iterator[Finding]:
+def _gateway(seen: GatewaySeen, wanted: Sequence[str]) -> Iterator[Finding]:
     if seen.trouble:
         text, remedy = f"{seen.url}: {seen.trouble}", "is it running, and is this its port?"
         yield Finding(Severity.PROBLEM, Check.GATEWAY, GATEWAY, text, remedy)
@@ -40,6 +42,11 @@ def _gateway(seen: GatewaySeen) -> Iterator[Finding]:
         text = f"GET /ready answers {seen.ready_status}: no engine can take a request"
         remedy = "its admin plane says why of each engine (--admin URL)"
         yield Finding(Severity.PROBLEM, Check.GATEWAY, GATEWAY, text, remedy)
+    missing = [model for model in wanted if model not in seen.models]
+    if missing and seen.models:
+        text = f"it lists {', '.join(seen.models)}, and not {', '.join(missing)}"
+        remedy = "its admin plane says why of each engine (--admin URL)"
+        yield Finding(Severity.PROBLEM, Check.MODELS, GATEWAY, text, remedy)
     if seen.models_status == 401:
         text = "it wants an API key, so nothing was sent through it"
         remedy = "give one in the environment: POINTSMAN_API_KEY"

@@ -14,15 +14,20 @@ ANSWER_S_MAX = 5.0
 
 
 async def look_at_gateway(
-    session: aiohttp.ClientSession, url: str, *, probing: bool, wanted: str | None
+    session: aiohttp.ClientSession,
+    admin: GatewaySeen,
+    url: str,
+    *,
+    probing: bool,
+    wanted: str | None,
 ) -> GatewaySeen:
-    """/ready, /v1/models, and a tiny request. `wanted` is the model to ask for."""
+    """`admin`, and /ready, /v1/models, and a tiny request. `wanted` is the model to ask for."""
     client = EngineClient(session, url)
     try:
         ready = await client.get("/ready", timeout_s=ANSWER_S_MAX)
         models = await client.get("/v1/models", timeout_s=ANSWER_S_MAX)
     except EngineTrouble as trouble:
-        return GatewaySeen(url=url, trouble=str(trouble))
+        return msgspec.structs.replace(admin, url=url, trouble=str(trouble))
     listed = read_model_list(models.body)
     names = tuple(card.name for card in listed.cards) if listed is not None else ()
     probe: ProbeSeen | None = None
@@ -33,7 +38,8 @@ async def look_at_gateway(
         probe = await probes.repeat(session, url, model=model, prompt=prompt)
         if probe.usages:
             streams = await streamed(session, url, probe)
-    return GatewaySeen(
+    return msgspec.structs.replace(
+        admin,
         url=url,
         ready_status=ready.status,
         models_status=models.status,

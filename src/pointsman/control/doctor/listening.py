@@ -29,11 +29,17 @@ class Listener:
     """One subscription. `close` it; a second call changes nothing."""
 
     def __init__(
-        self, context: zmq.asyncio.Context, source: EventSource, models: Collection[str]
+        self,
+        context: zmq.asyncio.Context,
+        source: EventSource,
+        *,
+        models: Collection[str],
+        heard: asyncio.Event,
     ) -> None:
+        """`heard` is set when blocks are told of; several listeners may share it."""
         self._source = source
         self._models = models
-        self._heard = asyncio.Event()
+        self._heard = heard
         self._messages = self._malformed = self._stored = 0
         self._block_sizes: dict[int, None] = {}
         self._foreign: dict[str, None] = {}
@@ -44,17 +50,6 @@ class Listener:
             self._subscription = Subscription(plain, source.endpoint, self._take)
         except ValueError as error:
             self._trouble = str(error)
-
-    async def heard(self) -> bool:
-        """Whether blocks were told of, waiting for WAIT_S_MAX at most."""
-        if self._trouble:
-            return False
-        try:
-            async with asyncio.timeout(WAIT_S_MAX):
-                await self._heard.wait()
-        except TimeoutError:
-            return False
-        return True
 
     def seen(self, replayed_from: int | None) -> EventsSeen:
         return EventsSeen(
@@ -89,6 +84,16 @@ class Listener:
                 if len(self._block_sizes) < BLOCK_SIZES_MAX:
                     self._block_sizes[event.block_size] = None
                 self._heard.set()
+
+
+async def within_time(heard: asyncio.Event) -> bool:
+    """Whether it is set, waiting for WAIT_S_MAX at most."""
+    try:
+        async with asyncio.timeout(WAIT_S_MAX):
+            await heard.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 def is_own(topic: str, source: EventSource, models: Collection[str]) -> bool:
