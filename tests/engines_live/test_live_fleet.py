@@ -10,11 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
-import msgspec
 import pytest
 
-from pointsman.cli.config_bounds import Timeouts
-from tests.support.cluster import Answer, cluster_config
+from tests.support.cluster import Answer
 from tests.support.live_cluster import LiveCluster, live_cluster
 from tests.support.live_engines import LiveEngine
 
@@ -26,10 +24,9 @@ POOLS = [{"pool": "doomed"}, {"pool": "safe"}]
 async def test_an_engine_that_ends_mid_stream_breaks_one_answer_and_no_other(
     mortal: LiveEngine, simulated: LiveEngine, number: signal.Signals
 ) -> None:
-    """vLLM ends the stream itself, by an error, by `abort`, or never (then `idle_s` does);
-    llama.cpp cuts it off. It counts as broken in each case, and others go elsewhere."""
-    config = msgspec.structs.replace(cluster_config(()), timeouts=Timeouts(idle_s=2.0))
-    async with live_cluster(mortal, simulated, config=config, engine_config=POOLS) as cluster:
+    """vLLM ends the stream itself, by an error, by `abort`, or never (then we do, for nobody
+    listens); llama.cpp cuts it off. It counts as broken, and what comes after goes elsewhere."""
+    async with live_cluster(mortal, simulated, engine_config=POOLS) as cluster:
         events = await stream_until(cluster, lambda: end(mortal, number))
         assert json.loads(events[0])["choices"], "the answer had begun"
         assert events[-1] == "[DONE]"

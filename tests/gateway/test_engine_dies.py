@@ -300,6 +300,25 @@ async def test_a_stream_that_the_engine_aborts_is_counted_as_the_engines() -> No
         assert it.placer.outcomes[0].end is EndCause.ENGINE_ERROR
 
 
+async def test_a_stream_that_a_server_leaves_open_when_it_ends_is_broken_off() -> None:
+    """vLLM after SIGTERM, one time in five: it listens no more, and its stream never ends."""
+    async with rig(begin_and_hang, options=GatewayOptions(sweep_s=0.02, look_s=0.1)) as it:
+        client = await it.connect()
+        await client.send(post(body=STREAM))
+        await asyncio.sleep(0.3)
+        assert not it.placer.outcomes, "it still listens"
+        it.engines[0].stop_listening()
+        answer = await client.answer()
+        assert answer.body.endswith(b"data: [DONE]\n\n")
+        assert it.placer.outcomes[0].end is EndCause.TRUNCATED
+
+
+async def begin_and_hang(served: Served) -> None:
+    await served.begin_stream()
+    await served.chunk(EVENT)
+    await served.until_closed()
+
+
 async def test_an_engine_without_an_answer_times_out() -> None:
     async def hang(served: Served) -> None:
         await served.until_closed()

@@ -80,6 +80,11 @@ class Engine:
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0, backlog=4096)
 
+    def stop_listening(self) -> None:
+        """Newcomers are refused; what is connected stays."""
+        assert self._server is not None
+        self._server.close()
+
     async def stop(self) -> None:
         assert self._server is not None
         self._server.close()

@@ -114,7 +114,7 @@ class Exchange:
         self.request_id = request_id
         self._retries = retries
         self.state = _RECEIVED
-        self.arrived_s = now_s
+        self.arrived_s = self.waits_since_s = now_s
         self._timeouts = timeouts
         self._total_deadline_s = now_s + timeouts.total_s
         self._deadline_s = self._total_deadline_s
@@ -235,6 +235,7 @@ class Exchange:
         self.state = following
 
     def _wait(self, now_s: float, stage_s: float) -> None:
+        self.waits_since_s = now_s
         deadline_s, total_s = now_s + stage_s, self._total_deadline_s
         self._deadline_s = deadline_s if deadline_s < total_s else total_s
 

@@ -13,6 +13,7 @@ Reading order, along a request's way:
     keys         whose a request is, and what that key may do
     attempts     one try on one node
     upstream     connections to engines
+    lookout      does anybody still listen where a request waits?
     answer       what the client gets, in the form that is still possible
     relay        an engine's bytes on their way: framing, usage, end
     replies      answers of the gateway's own
@@ -23,7 +24,8 @@ Reading order, along a request's way:
     options      what can be set
 
 One thread owns it all, and the placer: there is no task and no await on a request's way
-(dialling a fresh connection is the exception, owned by `upstream.Pools`). A `Handler` owns its
+(dialling a fresh connection is the exception, owned by `upstream.Pools`, and looking whether
+one could be had, by `Lookout`). A `Handler` owns its
 engine connection until it releases or aborts it, and settles with the placer exactly once. A
 `ClientConnection` owns its handler. Imports core, wire and ports; never another shell, and no
 scheduler: placement is behind `ports.Placer`.

@@ -322,6 +322,11 @@ class Handler:
             self._answer.comment()
         if (reason := self._exchange.overdue(now_s)) is not None:
             self._overdue(reason)
+        elif (upstream := self._upstream) is not None and not self._client.is_paused:
+            silent_s = now_s - self._exchange.waits_since_s
+            if self._shared.lookout.is_deserted(upstream.pool, now_s, silent_s):
+                upstream.abort()
+                self.reply_lost(upstream, is_http=True)
 
     def _overdue(self, reason: Reason) -> None:
         self._drop_engine()

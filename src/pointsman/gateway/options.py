@@ -70,6 +70,7 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
                         for balancers that cut idle connections; None is off. The first one
                         commits the answer to 200, so a later refusal comes in-band
     drain_s             how long running exchanges may go on after `drain`
+    look_s              silence of an engine after which is looked whether anybody listens there
     sweep_s             how often deadlines are looked at: their accuracy against idle CPU
     """
 
@@ -100,6 +101,7 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
     reply_headers: bool = False
     sse_comment_s: float | None = None
     drain_s: float = 600.0
+    look_s: float = 10.0
     sweep_s: float = 0.25
 
     def __post_init__(self) -> None:

@@ -126,6 +126,7 @@ class Gateway:
         for client in list(shared.clients):
             client.abort()
         await shared.pools.close()
+        await shared.lookout.close()
         while shared.clients:  # noqa: ASYNC110 - an aborted transport says so in the next round
             await asyncio.sleep(0)
         if self._server is not None:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from pointsman.core.ids import RequestId
 from pointsman.gateway.keys import KeyRing
+from pointsman.gateway.lookout import Lookout
 from pointsman.gateway.observer import GatewayObserver
 from pointsman.gateway.options import GatewayOptions
 from pointsman.gateway.replies import Cors
@@ -72,6 +73,7 @@ class Shared:
         self.now_s = time.monotonic
         self.keys = KeyRing()
         self.pools = Pools(idle_s=options.idle_s, idle_max=options.idle_max)
+        self.lookout = Lookout(options.look_s)
         self.live: dict[RequestId, Running] = {}
         self.clients: dict[Client, None] = {}
         self.clients_max = options.connections_max
