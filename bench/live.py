@@ -24,7 +24,14 @@ import msgspec
 import uvloop
 
 from bench.live_table import OURS, Contender, Cores, Simulated, show
-from bench.live_twin import SLO_TTFT_S, network, scenario, simulated, ttft_s_without_delays
+from bench.live_twin import (
+    SLO_TTFT_S,
+    network,
+    prefill_load,
+    scenario,
+    simulated,
+    ttft_s_without_delays,
+)
 from bench.peers.cpu import cpu_s, machine_busy_s
 from bench.peers.engines import MODEL
 from bench.peers.fleet import Fleet, FleetPlan, simulated_engines
@@ -88,7 +95,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--profile", default="8b-h100", help="of the engines [8b-h100]")
     parser.add_argument("--kv-tokens", type=int, default=1_000_000, help="of each [1,000,000]")
     parser.add_argument("--speed", type=float, default=2.0, help="of engines and arrivals [2]")
-    parser.add_argument("--load", type=float, default=1.5, help="arrivals, to the trace's [1.5]")
+    parser.add_argument("--load", type=float, default=2.0, help="arrivals, to the trace's [2]")
     parser.add_argument(
         "--contender",
         action="append",
@@ -126,6 +133,7 @@ def _introduce(traffic: Slice, fleet: FleetPlan) -> None:
         f"to {fleet.engines} engines {fleet.profile} at {fleet.speed:g} times their speed, "
         f"{kv_tokens:,} KV tokens each"
     )
+    _say(f"uncached, the prompts take {prefill_load(fleet, traffic.requests):.0%} of their time")
     if pooled is not None:
         _say(f"one pooled LRU cache of all their size would hit {pooled:.1%}")
 

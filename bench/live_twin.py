@@ -37,10 +37,9 @@ class Twin(msgspec.Struct, frozen=True):
 
 TWINS = {
     "cache_aware": Twin("smg_cache_aware"),
-    "kv_aware": Twin("lmetric", Index.PRECISE),
+    "kv_aware": Twin("dynamo", Index.PRECISE),  # of the same inputs: prefill and active tokens
 }
-"""Peers' policies whose formula has another name here; the others are called alike. kv_aware is
-no formula of ours: lmetric has the same inputs, and tells no more than an order of magnitude."""
+"""Peers' policies that have another name here; the others are called alike."""
 
 
 def network(overhead_s: float) -> Network:
@@ -61,6 +60,17 @@ def scenario(fleet: FleetPlan, delays: Network) -> Scenario:
     )
     clients = Clients(bounds_output=True)  # the live client sends max_tokens
     return Scenario(name="twin", fleet=(group,), network=delays, clients=clients)
+
+
+def prefill_load(fleet: FleetPlan, requests: Sequence[TrafficRequest]) -> float:
+    """Share of the engines' time that the prompts alone take, while they arrive, if nothing were
+    cached."""
+    profile = PROFILES[fleet.profile]
+    tokens = sum(one.input_tokens for one in requests)
+    pairs = sum(one.input_tokens**2 for one in requests)
+    work_s = profile.prefill_s_per_token * tokens + profile.attention_s_per_token2 * pairs
+    span_s = requests[-1].at_s - requests[0].at_s
+    return work_s / fleet.speed / (fleet.engines * span_s) if span_s > 0 else 0.0
 
 
 def ttft_s_without_delays(fleet: FleetPlan, request: TrafficRequest) -> float:

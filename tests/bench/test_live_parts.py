@@ -11,6 +11,7 @@ from bench.live_twin import (
     WOBBLE_S,
     Twin,
     network,
+    prefill_load,
     scenario,
     ttft_s_without_delays,
     wobbled,
@@ -38,11 +39,18 @@ def test_the_twin_waits_for_a_first_token_as_long_as_was_measured() -> None:
 def test_the_twin_has_the_engines_of_the_live_run() -> None:
     (group,) = scenario(FLEET, network(0.0)).fleet
     assert (group.count, group.kv_tokens, group.block_tokens) == (3, 16_000, 16)
-    request = TrafficRequest(at_s=0.0, input_tokens=1_000, output_tokens=1)
     profile = PROFILES["8b-h100"]
     step_s = profile.base_s + profile.prefill_s_per_token * 1_000
     step_s += profile.attention_s_per_token2 * 1_000**2
-    assert ttft_s_without_delays(FLEET, request) == pytest.approx(step_s / FLEET.speed)
+    assert ttft_s_without_delays(FLEET, _request(at_s=0.0)) == pytest.approx(step_s / FLEET.speed)
+
+
+def test_prefill_load_is_of_all_engines_while_requests_arrive() -> None:
+    step_s = ttft_s_without_delays(FLEET, _request(at_s=0.0)) - PROFILES["8b-h100"].base_s / 2
+    assert prefill_load(FLEET, [_request(at_s=1.0), _request(at_s=3.0)]) == pytest.approx(
+        2 * step_s / (3 * 2.0)
+    )
+    assert prefill_load(FLEET, [_request(at_s=1.0)]) == 0.0
 
 
 def test_arrivals_wobble_a_little_and_stay_in_order() -> None:
@@ -111,6 +119,10 @@ def test_a_busy_machine_a_late_client_and_errors_are_told() -> None:
     assert "1.9 of 2 cores" in next(warnings([busy]))
     assert "lagged by 50 ms" in next(warnings([_contender(lag_s=0.05)]))
     assert "1 of 1 failed: 503 x1" in next(warnings([_contender(outcome=Outcome.HTTP_ERROR)]))
+
+
+def _request(*, at_s: float) -> TrafficRequest:
+    return TrafficRequest(at_s=at_s, input_tokens=1_000, output_tokens=1)
 
 
 def _summaries(*ttfts_s: float) -> list[Summary]:
