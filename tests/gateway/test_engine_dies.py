@@ -301,7 +301,7 @@ async def test_a_stream_that_the_engine_aborts_is_counted_as_the_engines() -> No
 
 
 async def test_a_stream_that_a_server_leaves_open_when_it_ends_is_broken_off() -> None:
-    """vLLM after SIGTERM, one time in five: it listens no more, and its stream never ends."""
+    """vLLM after SIGTERM, now and then: it listens no more, and its stream never ends."""
     async with rig(begin_and_hang, options=GatewayOptions(sweep_s=0.02, look_s=0.1)) as it:
         client = await it.connect()
         await client.send(post(body=STREAM))
