@@ -21,7 +21,7 @@ Planted, each alone:
 17  a balancer before two engines
 18  the wrong tokenizer
 19  another chat template
-20  the engine wants an API key, or is loading, or unwell
+20  the engine wants an API key, or is loading, or unwell, or answers no prompt
 21  the gateway's address is an engine's, or the gateway is not ready; its admin port is closed
 22  the gateway knows other engines
 """
@@ -374,6 +374,30 @@ async def test_an_engine_that_is_not_to_be_used(statuses: Mapping[str, int], tol
         meddling_proxy(engine.url, statuses=statuses) as url,
     ):
         assert told in (await the_one(Severity.PROBLEM, Check.REACHABLE, url)).seen
+
+
+async def test_a_silent_engine_does_not_hold_up_the_rest() -> None:
+    async def silent(served: upstreams.Served) -> None:
+        await served.reader.read()
+
+    async with upstreams.engine(silent) as engine:
+        urls = (engine.url, upstreams.closed_url())
+        found = await diagnosis(*urls, gateway_url=engine.url, run_s_max=0.3)
+        assert [(each.subject, each.seen) for each in found.findings] == [
+            ("engine-1", "it could not be examined within 0.3 s"),
+            ("engine-2", "connection refused: is it running, and is this its HTTP port?"),
+            ("gateway", f"{engine.url}: no answers in time"),
+        ]
+
+
+@pytest.mark.parametrize(("status", "severity"), [(500, "problem"), (503, "warning")])
+async def test_an_engine_that_answers_no_prompt(status: int, severity: str) -> None:
+    failing = {"/v1/completions": status}
+    async with (
+        running_engine(kv_events_port=0) as engine,
+        meddling_proxy(engine.url, statuses=failing) as url,
+    ):
+        await the_one(Severity(severity), Check.PREFIX_HITS, url)
 
 
 async def test_a_gateway_that_is_none_or_not_ready() -> None:

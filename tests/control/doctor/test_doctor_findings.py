@@ -4,7 +4,7 @@ import pytest
 
 from pointsman.control.doctor import Case, Check, Finding, Severity
 from pointsman.control.doctor.engine_findings import is_buffered
-from pointsman.control.doctor.examine import diagnose
+from pointsman.control.doctor.examination import diagnose
 from pointsman.control.doctor.fleet_findings import suspects
 from pointsman.control.doctor.seen import (
     ConfigurationSeen,

@@ -3,7 +3,7 @@
 Reading order: finding (what is told), seen (what was looked at), then the judgements, which
 are pure: engine_findings (one engine), event_findings (its KV events), fleet_findings
 (engines beside each other), gateway_findings (a running gateway). Then the looking, which is
-I/O: examine (a whole cluster), engine_look (one engine, all checks), probes (small prompts),
+I/O: examination (a whole cluster), engine_look (one engine, all checks), probes (small prompts),
 listening (KV events), connection (one TCP connection, watched), gateway_look.
 
 Nothing is changed anywhere: engines get a handful of tiny prompts of the doctor's own, never a
@@ -11,7 +11,7 @@ user's data. Every look has a bound on its time, and so has the whole. `examine`
 session, the ZMQ context and all tasks. Must not import gateway, cli or another shell.
 """
 
-from pointsman.control.doctor.examine import Case, examine
+from pointsman.control.doctor.examination import Case, examine
 from pointsman.control.doctor.finding import (
     Check,
     Diagnosis,

@@ -174,8 +174,9 @@ def _keep_alive(name: str, link: LinkSeen) -> Iterator[Finding]:
 def _hits(name: str, facts: NodeFacts, page: EngineSignals, probe: ProbeSeen) -> Iterator[Finding]:
     if probe.trouble and len(probe.usages) < 2:
         text = f"a probe of {probe.model} failed: {probe.trouble}"
-        remedy = "look at the engine's log; an engine without completions can be ignored"
-        yield Finding(Severity.WARNING, Check.PREFIX_HITS, name, text, remedy)
+        remedy = "look at the engine's log; one that is busy, or serves no completions, may say so"
+        severity = Severity.WARNING if probe.refused else Severity.PROBLEM
+        yield Finding(severity, Check.PREFIX_HITS, name, text, remedy)
         return
     predicted, cached = probe.predicted(facts.block_tokens), probe.cached
     if cached is None:

@@ -59,13 +59,13 @@ async def repeat(
     """The same prompt two or three times, one token each: until it is found cached."""
     usages: list[Usage] = []
     seconds: list[float] = []
-    trouble = ""
+    trouble, refused = "", False
     while len(usages) <= REPETITIONS_MAX and not (len(usages) > 1 and usages[-1].cached_tokens):
         begun_s = time.monotonic()
         try:
             usages.append(await once(session, base, model=model, prompt=prompt))
         except EngineTrouble as error:
-            trouble = str(error)
+            trouble, refused = str(error), isinstance(error, Refused)
             break
         seconds.append(time.monotonic() - begun_s)
     return ProbeSeen(
@@ -74,15 +74,21 @@ async def repeat(
         usages=tuple(usages),
         seconds_min=min(seconds, default=None),
         trouble=trouble,
+        refused=refused,
     )
 
 
+class Refused(EngineTrouble):
+    """It will not, or cannot now: no fault."""
+
+
 async def once(session: aiohttp.ClientSession, base: str, *, model: str, prompt: str) -> Usage:
-    """One token for a prompt. Raises EngineTrouble."""
+    """One token for a prompt. Raises EngineTrouble, Refused among it."""
     body = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
     reply = await post(session, f"{base}/v1/completions", body)
     if reply.status != 200:
-        raise EngineTrouble(f"POST /v1/completions answers {reply.status}: {error_of(reply.body)}")
+        kind = Refused if reply.status < 500 or reply.status == 503 else EngineTrouble
+        raise kind(f"POST /v1/completions answers {reply.status}: {error_of(reply.body)}")
     usage = read_usage(reply.body)
     if usage is None:
         raise EngineTrouble("POST /v1/completions answers without usage")

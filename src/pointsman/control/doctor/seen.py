@@ -35,7 +35,8 @@ class LinkSeen(msgspec.Struct, frozen=True, kw_only=True):
 class ProbeSeen(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt sent again and again: the usage of each answer, and the fastest one's time.
 
-    `trouble` says why there is less than was asked for.
+    `trouble` says why there is less than was asked for; `refused` is one of no fault: busy, or
+    not made for completions.
     """
 
     model: str
@@ -43,6 +44,7 @@ class ProbeSeen(msgspec.Struct, frozen=True, kw_only=True):
     usages: tuple[Usage, ...] = ()
     seconds_min: float | None = None
     trouble: str = ""
+    refused: bool = False
 
     @property
     def cached(self) -> int | None:

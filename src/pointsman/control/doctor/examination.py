@@ -48,18 +48,19 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     gateway_key: str = ""
     admin_url: str = ""
     probing: bool = True
+    run_s_max: float = RUN_S_MAX
 
 
 async def examine(case: Case, on_progress: Progress | None = None) -> Diagnosis:
-    """Look at everything and judge it. Takes RUN_S_MAX at most, and a moment."""
-    deadline_s = asyncio.get_running_loop().time() + RUN_S_MAX
+    """Look at everything and judge it. Takes `run_s_max` at most, and a moment."""
+    deadline_s = asyncio.get_running_loop().time() + case.run_s_max
     async with _looker(case) as looker, new_session() as session:
         admin = await _look_at_admin(session, case, deadline_s)
         if not case.targets and admin.state is not None:
             case = msgspec.structs.replace(case, targets=_targets_of(admin.state))
         async with asyncio.TaskGroup() as tasks:
             through = tasks.create_task(_look_at_gateway(case, admin, deadline_s))
-            engines = await _look_at_all(looker, case.targets, deadline_s, on_progress)
+            engines = await _look_at_all(looker, case, deadline_s, on_progress)
         same = await _same(session, engines, deadline_s, probing=case.probing)
     return diagnose(case, engines, through.result(), same)
 
@@ -98,7 +99,7 @@ async def _looker(case: Case) -> AsyncIterator[EngineLooker]:
 
 async def _look_at_all(
     looker: EngineLooker,
-    targets: Sequence[Target],
+    case: Case,
     deadline_s: float,
     on_progress: Progress | None,
 ) -> list[EngineSeen]:
@@ -111,15 +112,15 @@ async def _look_at_all(
             async with asyncio.timeout_at(deadline_s), free:
                 seen = await looker.look_at(target)
         except TimeoutError:
-            trouble = f"it could not be examined within {RUN_S_MAX:g} s"
+            trouble = f"it could not be examined within {case.run_s_max:g} s"
             seen = EngineSeen(target=target, trouble=trouble)
         done += 1
         if on_progress is not None:
-            on_progress(done, len(targets))
+            on_progress(done, len(case.targets))
         return seen
 
     async with asyncio.TaskGroup() as tasks:
-        looks = [tasks.create_task(look_at(target)) for target in targets]
+        looks = [tasks.create_task(look_at(target)) for target in case.targets]
     return [each.result() for each in looks]
 
 
