@@ -382,9 +382,9 @@ async def test_a_silent_engine_does_not_hold_up_the_rest() -> None:
 
     async with upstreams.engine(silent) as engine:
         urls = (engine.url, upstreams.closed_url())
-        found = await diagnosis(*urls, gateway_url=engine.url, run_s_max=0.3)
+        found = await diagnosis(*urls, gateway_url=engine.url, run_s_max=2.0)
         assert [(each.subject, each.seen) for each in found.findings] == [
-            ("engine-1", "it could not be examined within 0.3 s"),
+            ("engine-1", "it could not be examined within 2 s"),
             ("engine-2", "connection refused: is it running, and is this its HTTP port?"),
             ("gateway", f"{engine.url}: no answers in time"),
         ]
