@@ -1,7 +1,7 @@
 """Does anybody still listen where a request waits in silence?
 
-A server that shuts down stops listening and should end its streams, but some never do: vLLM 0.32,
-after SIGTERM, leaves open for good (four of nine, when tried). So where nothing has come for a while, a fresh
+A server that shuts down stops listening and should end its streams, but some never do: vLLM 0.32
+left four of nine open for good after SIGTERM. So where nothing has come for a while, a fresh
 connection is tried: if it is refused, the process is going or gone, and nothing will come. A
 server that is merely busy, or preempts for minutes, still listens.
 """
