@@ -83,8 +83,8 @@ def main() -> None:
     traffic = _slice(options)
     _introduce(traffic, fleet)
     found = uvloop.run(_contest(_contenders(options), traffic, fleet))
-    show(found, _simulated(found, traffic, fleet, runs=options.twins))
     _write(options, found)
+    show(found, _simulated(found, traffic, fleet, runs=options.twins))
 
 
 def _options() -> argparse.Namespace:
@@ -168,7 +168,7 @@ async def _contest(
 async def _stand(gateway: Gateway, folder: Path, traffic: Slice, fleet: FleetPlan) -> Contender:
     async with (
         simulated_engines(fleet, folder) as engines,
-        running(gateway, engines.urls, folder) as one,
+        running(gateway, engines.urls, folder, kv_events=engines.kv_events) as one,
     ):
         await asyncio.sleep(SETTLE_S)
         return await _measure(one, engines, traffic, fleet)
@@ -245,6 +245,8 @@ def _simulated(
 
 def _write(options: argparse.Namespace, found: Sequence[Contender]) -> None:
     runs = tuple(one.run for one in found)
+    if not runs:
+        return
     if options.json:
         options.json.write_bytes(encode_runs(runs))
     if options.html:

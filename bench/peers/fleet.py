@@ -1,10 +1,11 @@
 """Simulated engines (`pointsman engine`), each a process of its own, behind the routers.
 
-They publish KV events, and say where in their answer to GET /kv_event_sources.
+They publish KV events; where, they tell who asks GET /kv_event_sources.
 """
 
 import asyncio
 import contextlib
+import re
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -31,6 +32,7 @@ class Fleet(msgspec.Struct, frozen=True):
     """Engines that serve, with empty caches."""
 
     urls: list[str]
+    kv_events: list[str]
     pids: list[int]
 
 
@@ -47,11 +49,11 @@ async def simulated_engines(plan: FleetPlan, folder: Path) -> AsyncIterator[Flee
         with log.open("wb") as output:
             for number, port in enumerate(ports):
                 processes.append(await _start(plan, port, seed=number, log=output))
-        for process in processes:
-            if not await _listens(process):
-                raise RuntimeError(f"a simulated engine does not serve:\n{log.read_text()[-2000:]}")
+        kv_events = [await _kv_events(process) for process in processes]
+        if not all(kv_events):
+            raise RuntimeError(f"a simulated engine does not serve:\n{log.read_text()[-2000:]}")
         urls = [f"http://127.0.0.1:{port}" for port in ports]
-        yield Fleet(urls, [process.pid for process in processes])
+        yield Fleet(urls, kv_events, [process.pid for process in processes])
     finally:
         for process in processes:  # all at once: each takes a moment
             with contextlib.suppress(ProcessLookupError):
@@ -71,9 +73,11 @@ async def _start(
     )
 
 
-async def _listens(process: asyncio.subprocess.Process) -> bool:
-    """An engine says one line, when it serves."""
+async def _kv_events(process: asyncio.subprocess.Process) -> str:
+    """Where it publishes; an engine says one line, when it serves. Empty if it does not."""
     assert process.stdout is not None
     with contextlib.suppress(TimeoutError):
-        return b" at http" in await asyncio.wait_for(process.stdout.readline(), START_S_MAX)
-    return False
+        line = await asyncio.wait_for(process.stdout.readline(), START_S_MAX)
+        if found := re.search(rb"KV events on (\d+)", line):
+            return f"tcp://127.0.0.1:{int(found[1])}"
+    return ""

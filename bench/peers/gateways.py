@@ -52,6 +52,7 @@ class Site(msgspec.Struct, frozen=True):
     side_port: int  # for its metrics or administration
     engines: list[str]
     folder: Path
+    kv_events: Sequence[str] = ()  # where engines publish them, if they do: one for each
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -91,13 +92,15 @@ def router(name: str, kind: str) -> Gateway:
 
 
 @contextlib.asynccontextmanager
-async def running(gateway: Gateway, engines: list[str], folder: Path) -> AsyncIterator[Running]:
+async def running(
+    gateway: Gateway, engines: list[str], folder: Path, *, kv_events: Sequence[str] = ()
+) -> AsyncIterator[Running]:
     """Starts `gateway`, which keeps its files in `folder`, and stops it at the end.
 
     Raises RuntimeError, with the end of its log, if it answers no request within READY_S_MAX.
     """
     port, side_port = free_ports(2)
-    command = gateway.command(Site(port, side_port, engines, folder))
+    command = gateway.command(Site(port, side_port, engines, folder, kv_events))
     log = folder / "log"
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
@@ -180,6 +183,10 @@ def _router(command: list[str], policy: str) -> Callable[[Site], list[str | Path
         metrics = ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(site.side_port)]
         routing = ["--policy", policy, "--worker-urls", *site.engines]
         quiet = ["--log-level", "error"]
+        if policy == KV_AWARE:
+            routing += ["--kv-event-model", MODEL]
+            for url, endpoint in zip(site.engines, site.kv_events, strict=True):
+                routing += ["--kv-event-source", f"{url}={endpoint}"]
         return [PEERS / command[0], *command[1:], *place, *metrics, *quiet, *routing]
 
     return build
@@ -196,6 +203,7 @@ def _nginx(program: Path) -> Callable[[Site], list[str | Path]]:
 
 
 POLICIES = {Kind.CACHE_AWARE: "cache_aware", Kind.ROUND_ROBIN: "round_robin"}
+KV_AWARE = "kv_aware"  # vllm-router's; it trusts engines' events only where it is told of them
 ROUTERS = {
     "vllm-router": ["vllm-router"],
     "smg": ["smg", "launch"],
