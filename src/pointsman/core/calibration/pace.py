@@ -1,13 +1,17 @@
-"""One node's speeds: its class's, unless it is clearly slower or faster.
+"""One node's speeds: its class's, unless it is clearly slower.
 
 Engines of one kind, model and size are fitted together: a class has many times the samples
 of a node, and equal engines get equal speeds instead of each its own noise, which routing
-would follow. A node whose running mean of log(observed / predicted by the class) leaves the
-dead band goes by its own fit, and no longer teaches the class.
+would follow. A node whose running mean of log(observed / predicted by the class) rises above
+the dead band goes by its own fit, and no longer teaches the class. One that is faster stays and
+teaches: what was learned of the class is old, or the others will be found slow. Were it let go,
+equal engines that all become faster would part, and all work go to the first that was seen to.
 
 A node that is believed slow is given little work, and would never be seen to recover. So when
 nothing runs there and no sample has confirmed it for `TRIAL_AFTER_S` it counts as any other for
 one request, whose sample decides at once.
+
+Noise that is larger than the deviation hides it: equal engines on a busy machine stay equal.
 """
 
 from math import log
@@ -16,13 +20,36 @@ from pointsman.core.calibration.calibration import Calibration
 from pointsman.core.calibration.speeds import Speeds
 
 _MEMORY_SAMPLES = 16.0
-_DEAD_BAND = 0.25  # of the logarithm: 28 % slower, 22 % faster
+_DEAD_BAND = 0.25  # of the logarithm: 28 % slower
 _LOG_MAX = 3.0  # one sample counts as 20 times slower at most
 
 TRIAL_AFTER_S = 5.0
 TRIAL_AFTER_S_MAX = 80.0
 """The first trial is soon against an outage. Each one that finds the node as slow as believed
 doubles the time to the next, so that a node that stays slow costs one slow answer in that."""
+
+
+class _Deviation:
+    """Running mean of log(observed / predicted), and how far single samples lie from it. A busy
+    machine scatters, and for a while in one direction: a mean within the scatter says nothing."""
+
+    __slots__ = ("mean", "scatter")
+
+    def __init__(self) -> None:
+        self.mean = 0.0
+        self.scatter = 0.0
+
+    @property
+    def is_slow(self) -> bool:
+        return self.mean > max(_DEAD_BAND, self.scatter)
+
+    def observe(self, ratio: float) -> None:
+        self.mean += (ratio - self.mean) / _MEMORY_SAMPLES
+        self.scatter += (abs(ratio - self.mean) - self.scatter) / _MEMORY_SAMPLES
+
+    def become(self, ratio: float) -> None:
+        """One sample that decides."""
+        self.mean, self.scatter = ratio, 0.0
 
 
 class Pace:
@@ -42,15 +69,15 @@ class Pace:
     def __init__(self, shared: Calibration, own: Calibration | None = None) -> None:
         self._class = shared
         self._own = Calibration() if own is None else own
-        self._prefill = 0.0
-        self._decode = 0.0
+        self._prefill = _Deviation()
+        self._decode = _Deviation()
         self._confirmed_s = 0.0
         self._trial_after_s = TRIAL_AFTER_S
         self._trying = False
         self._holding = shared  # what its speeds are read from
 
     def __repr__(self) -> str:
-        return f"<Pace {self._prefill:+.2f} {self._decode:+.2f} of {self._class}>"
+        return f"<Pace {self._prefill.mean:+.2f} {self._decode.mean:+.2f} of {self._class}>"
 
     def within(self, shared: Calibration) -> "Pace":
         """The same machine in another class: it keeps what it has learned itself."""
@@ -79,7 +106,7 @@ class Pace:
         """Whether the node is believed slow on old evidence only."""
         if self._holding is self._class or now_s - self._confirmed_s <= self._trial_after_s:
             return False
-        return max(self._decode, self._prefill) > _DEAD_BAND
+        return max(self._decode.mean, self._prefill.mean) > _DEAD_BAND
 
     def tried(self, now_s: float, *, idle: bool) -> None:
         """A request goes there. If that is the trial, the next one is a while away."""
@@ -110,7 +137,7 @@ class Pace:
         """As `Calibration.observe_prefill`."""
         tokens, attention = tokens_ahead + tokens_own, attention_ahead + attention_own
         predicted_s = self._class.first_token_s(tokens, attention)
-        self._prefill = self._moved(self._prefill, ttft_s, predicted_s)
+        self._note(self._prefill, ttft_s, predicted_s)
         for calibration in self._learners():
             calibration.observe_prefill(
                 tokens_ahead=tokens_ahead,
@@ -123,20 +150,23 @@ class Pace:
     def observe_decode(self, *, batch_mean: float, kv_tokens_mean: float, step_s: float) -> None:
         """As `Calibration.observe_decode`."""
         predicted_s = self._class.step_s(batch_mean, kv_tokens_mean)
-        self._decode = self._moved(self._decode, step_s, predicted_s)
+        self._note(self._decode, step_s, predicted_s)
         for calibration in self._learners():
             calibration.observe_decode(
                 batch_mean=batch_mean, kv_tokens_mean=kv_tokens_mean, step_s=step_s
             )
 
-    def _moved(self, mean: float, observed_s: float, predicted_s: float) -> float:
+    def _note(self, deviation: _Deviation, observed_s: float, predicted_s: float) -> None:
         if observed_s <= 0 or predicted_s <= 0 or not self._class.calibrated:
-            return mean
+            return
         ratio = max(-_LOG_MAX, min(_LOG_MAX, log(observed_s / predicted_s)))
-        return ratio if self._trying else mean + (ratio - mean) / _MEMORY_SAMPLES
+        if self._trying:
+            deviation.become(ratio)
+        else:
+            deviation.observe(ratio)
 
     def _learners(self) -> tuple[Calibration, ...]:
         """Who learns from this sample: the node, and its class if the node is one of it."""
-        deviates = max(abs(self._prefill), abs(self._decode)) > _DEAD_BAND
-        self._holding = self._own if deviates else self._class
-        return (self._own,) if deviates else (self._own, self._class)
+        slow = self._prefill.is_slow or self._decode.is_slow
+        self._holding = self._own if slow else self._class
+        return (self._own,) if slow else (self._own, self._class)

@@ -51,7 +51,7 @@ class MarginalCost(Stateless):
             own_s = _price_s(first_token_s) + row.decode_s + row.interrupted_s
             work_s = row.work_s * fastest_s / row.uncached_s if row.uncached_s else 0.0
             row.score = own_s + row.stall_s + row.slowdown_s + WORK_WEIGHT * work_s
-        return pick_cheapest(rows, why="least delay for all")
+        return pick_cheapest(rows, why="least delay for all", weight=FIRST_TOKEN_WEIGHT)
 
 
 def _price_s(first_token_s: float) -> float:

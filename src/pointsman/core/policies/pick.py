@@ -9,9 +9,10 @@ from pointsman.core.placement import Choice, Hold
 NO_ROOM = "kv_blocks: no candidate has room"
 
 TIE_BAND_RATIO = 0.05
-TIE_BAND_S = 0.001
+TIE_BAND_S = 0.002
 """Scores in seconds that are this close are equal: learned speeds of two equal engines differ
-by a few per cent of noise, and following the noise would leave one of them idle."""
+by a few per cent of noise, and following the noise would leave one of them idle. No user can
+tell 2 ms apart, and a machine that is busy otherwise adds as much to any answer."""
 
 
 def pick(
@@ -37,10 +38,11 @@ def pick_in_order(
     return Choice(min(ties, key=_waiting_longest), len(ties), why)
 
 
-def pick_cheapest(rows: Sequence[Candidate], *, why: str) -> Choice | Hold:
+def pick_cheapest(rows: Sequence[Candidate], *, why: str, weight: float = 1.0) -> Choice | Hold:
     """The best row in seconds, fitting or not: holds when waiting for a full node's memory is
-    cheaper than any node with room. Scores must contain `kv_wait_s`."""
-    choice = _least(rows, why=why, band_ratio=TIE_BAND_RATIO, band_s=TIE_BAND_S)
+    cheaper than any node with room. Scores must contain `kv_wait_s`, a second of which counts
+    `weight` at least."""
+    choice = _least(rows, why=why, band_ratio=TIE_BAND_RATIO, band_s=weight * TIE_BAND_S)
     if choice.row.fits:
         return choice
     return Hold(f"kv_blocks: waiting for {choice.row.node} is cheapest")
