@@ -98,6 +98,15 @@ async def test_anything_else_is_no_answer(reply: Callable[[], web.Response]) -> 
         assert await ask(source, CHAT) is Fallback.ENGINE
 
 
+async def test_a_long_answer_comes_in_pieces() -> None:
+    ids = list(range(300_000))
+    body = json.dumps({"tokens": ids}).encode()
+    async with answering(lambda: web.Response(body=body)) as url, running(url) as source:
+        outcome = await ask(source, CHAT)
+        assert not isinstance(outcome, Fallback)
+        assert list(outcome.tokens) == ids
+
+
 async def test_an_answer_without_end_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_source, "REPLY_BYTES_MAX", 100)
     async with answering(lambda: web.Response(body=bytes(100_000))) as url, running(url) as source:

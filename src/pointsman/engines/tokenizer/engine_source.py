@@ -110,10 +110,17 @@ class EngineSource:
         async with self._session.post(url, data=question, headers=headers) as reply:
             if reply.status != 200:
                 raise Inexact(Fallback.ENGINE, f"{url} answers {reply.status}")
-            data = await reply.content.read(REPLY_BYTES_MAX)
-            if not reply.content.at_eof():
-                raise Inexact(Fallback.LARGE)
-            return data
+            return await _read(reply.content)
+
+
+async def _read(content: aiohttp.StreamReader) -> bytes:
+    """The whole reply, which comes in pieces. Raises Inexact if it is too long."""
+    data = bytearray()
+    while piece := await content.readany():
+        data += piece
+        if len(data) > REPLY_BYTES_MAX:
+            raise Inexact(Fallback.LARGE)
+    return bytes(data)
 
 
 async def _elsewhere(size: bytes, work: Callable[..., Any], *arguments: Any) -> Any:
