@@ -100,7 +100,7 @@ bench-macro: setup $(PEERS_INSTALLED)  ## gateway CPU per request and per chunk,
 
 lock: setup  ## resolve requirements.lock anew
 	$(BIN)/pip install $(PIP_FLAGS) pip-tools
-	$(BIN)/pip-compile --quiet --upgrade --all-extras --strip-extras --allow-unsafe \
+	$(BIN)/pip-compile --quiet --upgrade --extra dev --extra report --extra tokenizer --strip-extras --allow-unsafe \
 		--no-emit-index-url \
 		--no-emit-trusted-host --no-emit-find-links --no-header --no-annotate \
 		--output-file requirements.lock pyproject.toml

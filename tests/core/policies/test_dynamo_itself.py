@@ -4,7 +4,7 @@
 overlaps, rows are made of them, and what it then selects must be among the nodes that our
 formula likes best (it draws lots among equals). Needs the extra `peers-check`:
 
-    pip install -e '.[test,peers-check]' && pytest tests/core/policies/test_dynamo_itself.py -rs
+    pip install -e '.[dev,peers-check]' && pytest tests/core/policies/test_dynamo_itself.py -rs
 
 Seen to agree with release 1.6.1.
 """
