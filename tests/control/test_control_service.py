@@ -29,7 +29,8 @@ from pointsman.core.events import (
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless, pick
+from pointsman.core.policies.base import Stateless
+from pointsman.core.policies.pick import pick
 from pointsman.core.request import Outcome, Request
 from pointsman.core.scheduler import Scheduler
 from pointsman.telemetry.decisions import DecisionRing

@@ -17,10 +17,9 @@ flight there holding K tokens, and the node's learned speeds:
 The model is that of chunked prefill beside continuous batching: a prefill delays every
 sequence that decodes there, and a longer batch makes every step longer. p is the share of time
 that the node spent on prefills of late: what decodes there stands still for as much of the time
-to come. The one more that
-stall_s counts is the next to arrive: without it, work on an idle node would be free, and a
-burst of siblings would compute their prefix once on every idle node. `dispatch` is latency
-and not work: requests that wait behind each other do not add it up.
+to come. The one more that stall_s counts is the next to arrive: without it, work on an idle node
+would be free, and a burst of siblings would compute their prefix once on every idle node.
+`dispatch` is latency and not work: requests that wait behind each other do not add it up.
 """
 
 from pointsman.core.calibration import Speeds

@@ -137,12 +137,9 @@ class SimulatedGateway:
             self._abort(entry)
             self._end(entry, EndCause.CLIENT_GONE)
 
-    def step(self, event: Event) -> list[Effect]:
+    def step(self, event: Event) -> None:
         """Step the scheduler, and do what it says."""
-        effects = self.scheduler.step(event, self._clock.now_s)
-        if effects:
-            self._deliver(effects)
-        return effects
+        self._deliver(self.scheduler.step(event, self._clock.now_s))
 
     def _deliver(self, effects: list[Effect]) -> None:
         for effect in effects:

@@ -22,6 +22,7 @@ from pointsman.core.events import (
     NodeSignals,
 )
 from pointsman.core.ids import NodeId
+from pointsman.core.limits import HealthRules
 from pointsman.sim.clock import Clock, Timer
 from pointsman.sim.gateway import SimulatedGateway
 from pointsman.sim.node import SimulatedNode
@@ -29,8 +30,9 @@ from pointsman.sim.scenario import Index, Knowledge
 
 PROBE_INTERVAL_S = 10.0
 PROBE_RETRY_S = 1.0
-SUCCESSES_TO_RECOVER = 2
 """As the prober of the control service has them."""
+
+_SUCCESSES_TO_RECOVER = HealthRules().probe_successes_min
 
 REPLAYED_MAX = 10_000
 """KV event messages that an engine can replay: vLLM's default `buffer_steps`. What is lost beyond
@@ -130,7 +132,7 @@ class Watch:
 
     def probe_soon(self) -> None:
         """A request failed there. Who is in trouble is probed often enough anyhow."""
-        if self._probing is None or self._successes < SUCCESSES_TO_RECOVER:
+        if self._probing is None or self._successes < _SUCCESSES_TO_RECOVER:
             return
         self._successes = 0
         self._probing.cancel()
@@ -146,7 +148,7 @@ class Watch:
         if self._incarnation:
             detail = "" if healthy else "no answer to GET /health"
             self._gateway.step(NodeProbed(self._node_id, healthy=healthy, detail=detail))
-        recovered = self._successes >= SUCCESSES_TO_RECOVER
+        recovered = self._successes >= _SUCCESSES_TO_RECOVER
         wait_s = PROBE_INTERVAL_S if recovered else PROBE_RETRY_S
         self._probing = self._clock.after(wait_s, self._probe)
 

@@ -7,10 +7,11 @@ import pytest
 
 from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import NO_ROOM, Policy
+from pointsman.core.policies.base import Policy
 from pointsman.core.policies.jffc import Jffc
 from pointsman.core.policies.llmd_sticky import LlmdSticky
 from pointsman.core.policies.llmd_weighted import LlmdWeighted
+from pointsman.core.policies.pick import NO_ROOM
 from pointsman.core.policies.smg_cache_aware import SmgCacheAware
 from pointsman.core.policies.weighted_score import WeightedScore
 from pointsman.core.policies.weighted_score_jffc import WeightedScoreJffc

@@ -1,4 +1,4 @@
-"""What a policy is, and how all of them choose among equals."""
+"""What a policy is, and what several of them measure. How all choose among equals is in `pick`."""
 
 from collections.abc import Sequence
 from random import Random
@@ -7,28 +7,7 @@ from typing import Protocol
 from pointsman.core.decision import Candidate
 from pointsman.core.ids import NodeName
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.pick import (
-    NO_ROOM,
-    TIE_BAND_RATIO,
-    TIE_BAND_S,
-    pick,
-    pick_cheapest,
-    pick_in_order,
-)
 from pointsman.core.request import Request
-
-__all__ = [
-    "NO_ROOM",
-    "TIE_BAND_RATIO",
-    "TIE_BAND_S",
-    "Policy",
-    "Stateless",
-    "hit_ratio",
-    "load_share",
-    "pick",
-    "pick_cheapest",
-    "pick_in_order",
-]
 
 
 class Policy(Protocol):

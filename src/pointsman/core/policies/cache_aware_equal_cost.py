@@ -12,8 +12,9 @@ from random import Random
 
 from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless, hit_ratio, pick_cheapest
+from pointsman.core.policies.base import Stateless, hit_ratio
 from pointsman.core.policies.equal_cost import remaining_s
+from pointsman.core.policies.pick import pick_cheapest
 from pointsman.core.request import Request
 
 ALPHA = 0.3

@@ -24,7 +24,8 @@ from xxhash import xxh3_64_intdigest
 from pointsman.core.blocks import TEXT_SCHEME, Scheme, Unit, root_hash
 from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless, pick
+from pointsman.core.policies.base import Stateless
+from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
 
 LOAD_FACTOR = 1.25

@@ -25,7 +25,7 @@ from pointsman.core.decision import Candidate
 from pointsman.core.ids import BlockHash, NodeName, RequestId
 from pointsman.core.limits import TEXT_BLOCK_BYTES
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import pick
+from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
 
 ACTIVE_BLOCKS_MAX = 1 << 22

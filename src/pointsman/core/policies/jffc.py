@@ -20,13 +20,8 @@ from random import Random
 
 from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import (
-    NO_ROOM,
-    TIE_BAND_RATIO,
-    TIE_BAND_S,
-    Stateless,
-    pick_in_order,
-)
+from pointsman.core.policies.base import Stateless
+from pointsman.core.policies.pick import NO_ROOM, TIE_BAND_RATIO, TIE_BAND_S, pick_in_order
 from pointsman.core.request import Request
 
 

@@ -9,7 +9,8 @@ from random import Random
 
 from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless, pick
+from pointsman.core.policies.base import Stateless
+from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
 
 

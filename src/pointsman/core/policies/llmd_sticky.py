@@ -19,7 +19,8 @@ from random import Random
 
 from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import NO_ROOM, Stateless, hit_ratio, pick
+from pointsman.core.policies.base import Stateless, hit_ratio
+from pointsman.core.policies.pick import NO_ROOM, pick
 from pointsman.core.request import Request
 
 AFFINITY_MIN = 0.8

@@ -16,7 +16,8 @@ from random import Random
 
 from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless, hit_ratio, pick
+from pointsman.core.policies.base import Stateless, hit_ratio
+from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
 
 PREFIX_WEIGHT = 3.0

@@ -22,8 +22,9 @@ from typing import ClassVar
 
 from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless, pick_cheapest
+from pointsman.core.policies.base import Stateless
 from pointsman.core.policies.lmetric import LMetric
+from pointsman.core.policies.pick import pick_cheapest
 from pointsman.core.request import Request
 
 FIRST_TOKEN_WEIGHT = 5.0

@@ -14,7 +14,7 @@ from pointsman.core.decision import Candidate
 from pointsman.core.ids import NodeName
 from pointsman.core.limits import SESSIONS_MAX
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import pick
+from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
 
 OVERLOAD_RATIO = 2

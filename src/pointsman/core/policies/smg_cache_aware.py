@@ -25,7 +25,8 @@ from pointsman.core.decision import Candidate
 from pointsman.core.ids import NodeName
 from pointsman.core.limits import NODES_MAX
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import hit_ratio, pick_in_order
+from pointsman.core.policies.base import hit_ratio
+from pointsman.core.policies.pick import pick_in_order
 from pointsman.core.request import Request
 
 CACHE_THRESHOLD = 0.5

@@ -21,7 +21,8 @@ from random import Random
 from pointsman.core.decision import Candidate
 from pointsman.core.limits import PASSIVE_FAILURES_MAX
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless, hit_ratio, load_share, pick
+from pointsman.core.policies.base import Stateless, hit_ratio, load_share
+from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
 
 CACHE_WEIGHT = 0.5

@@ -17,7 +17,8 @@ from random import Random
 
 from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless, hit_ratio, load_share, pick
+from pointsman.core.policies.base import Stateless, hit_ratio, load_share
+from pointsman.core.policies.pick import pick
 from pointsman.core.policies.weighted_score import TIE_BAND, WAITING_FULL, unhealthy
 from pointsman.core.request import Request
 
