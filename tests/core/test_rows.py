@@ -116,7 +116,7 @@ def test_decoding_is_interrupted_by_as_much_as_prefills_took_of_late() -> None:
     driver = two_nodes()
     assert seen(driver).interrupted_s == 0.0
     driver.arrive("r1", "a long prompt " * 4_000, max_output_tokens=10)
-    work_s = next(iter(driver.scheduler._flights.values())).work.prefill_s
+    work_s = next(iter(driver.scheduler._bookings)).work.prefill_s
     driver.now_s += work_s
     driver.start("r1")
     driver.settle("r1")

@@ -9,6 +9,7 @@ Reading order, top-down; a file imports only from files below it:
     records        the record of a decision
     membership     what shells report of nodes, applied
     router         candidates, their costs, the policy's choice: one pure question
+    bookings       placed requests, and what each has of its node
     flight         one placed request: what was booked for it, what its end teaches
     admission/     may it come in? held requests, retry budget
     options        how the scheduler decides

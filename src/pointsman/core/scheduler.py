@@ -6,13 +6,13 @@ events with the same seed give the same effects.
 """
 
 from collections.abc import Callable
-from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
 from pointsman.core import records, views
 from pointsman.core.admission.held import HeldQueue
 from pointsman.core.admission.retry_budget import RetryBudget
+from pointsman.core.bookings import Bookings
 from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.cluster import Cluster
 from pointsman.core.decision import Candidate, Decision
@@ -35,12 +35,12 @@ from pointsman.core.events import (
     Tick,
 )
 from pointsman.core.flight import Flight, check_hits, learn
-from pointsman.core.ids import NodeId, RequestId
+from pointsman.core.ids import NodeId
 from pointsman.core.ledger import Ledger
 from pointsman.core.limits import FLIGHTS_MAX, HELD_SCAN_MAX
 from pointsman.core.membership import NODE_EVENTS, Change, Membership, NodeEvent
 from pointsman.core.options import SchedulerOptions
-from pointsman.core.placement import Attempt, Choice, Credit, Hold, Refusal, Route, Waiting
+from pointsman.core.placement import Attempt, Choice, Hold, Refusal, Route, Waiting
 from pointsman.core.policies import catalog
 from pointsman.core.request import Outcome, Request
 from pointsman.core.residency import Residency
@@ -76,9 +76,9 @@ class Scheduler:
             residency=self._residency,
             ratios=self._ratios,
         )
-        self._flights: dict[RequestId, Flight] = {}
-        self._uncredited: Flight | None = None
-        self._assumed_starts: list[tuple[float, RequestId]] = []
+        self._bookings = Bookings(
+            cluster=self._cluster, ledger=self._ledger, residency=self._residency
+        )
         self.stats = Stats()
         self._handlers: dict[type, Callable[[Any, float], list[Effect]]] = {
             Arrived: self._arrived,
@@ -94,19 +94,13 @@ class Scheduler:
 
     def step(self, event: Event, now_s: float) -> list[Effect]:
         """Take one event in. `now_s` never goes back."""
-        if self._uncredited is not None:
-            self.catch_up()
-        if self._assumed_starts:
-            self._assume_starts(now_s)
+        self._bookings.catch_up()
+        self._bookings.assume_starts(now_s)
         return self._handlers[type(event)](event, now_s)
 
     def catch_up(self) -> None:
-        """Credit the last placement with its prompt. Nobody waits for that before the next
-        question: so it is done then, or before by who has delivered the placement."""
-        flight = self._uncredited
-        if flight is not None:
-            self._uncredited = None
-            flight.credit = self._residency.credit(flight.node, flight.request.prompt)
+        """Credit the last placement now, since nobody waits for an answer at this moment."""
+        self._bookings.catch_up()
 
     # --- requests ----------------------------------------------------------------------
 
@@ -114,12 +108,12 @@ class Scheduler:
         request = event.request
         if not request.model:
             request = self._router.with_model(request)
-        assert request.id not in self._flights, f"request id {request.id} is in use"
+        assert request.id not in self._bookings, f"request id {request.id} is in use"
         assert request.id not in self._held, f"request id {request.id} is in use"
         self.stats.arrived += 1
         self._retries.attempted()
         attempt = Attempt(request, now_s)
-        if len(self._flights) >= FLIGHTS_MAX:
+        if len(self._bookings) >= FLIGHTS_MAX:
             refusal = Refusal(Reason.QUEUE_FULL, f"{FLIGHTS_MAX} requests are in flight.")
             return [self._refuse(attempt, self._router.refuse(request, refusal), now_s)]
         route = self._route(attempt, now_s)
@@ -141,14 +135,8 @@ class Scheduler:
         request, node = attempt.request, self._cluster.named(row.node)
         assert node is not None, row.node
         decision = self._record(attempt, route, now_s)
-        self._ledger.reserve(request.id, node.id, row.kv_blocks, now_s)
-        flight = Flight(attempt, route.demand, node, row, now_s)
-        self._flights[request.id] = self._uncredited = flight
-        node.book(request.id, flight.work, now_s)
-        self._cluster.placed(node)
+        self._bookings.book(attempt, route.demand, node, row, now_s)
         self._policy.placed(request, row)
-        if not request.stream:
-            heappush(self._assumed_starts, (now_s + row.first_token_s, request.id))
         self.stats.placed += 1
         return Placed(request.id, node.id, node.name, node.spec.url, decision)
 
@@ -170,16 +158,13 @@ class Scheduler:
         return Refused(request.id, refusal.reason, retry_after_s, refusal.detail, decision)
 
     def _started(self, event: Started, now_s: float) -> list[Effect]:
-        flight = self._flights.get(event.request_id)
-        if flight is None:
+        if not self._bookings.start(event.request_id, now_s):
             return self._stale()
-        flight.started(now_s)
-        self._ledger.commit(event.request_id, now_s)
         return self._retry_held(now_s)
 
     def _failed(self, event: Failed, now_s: float) -> list[Effect]:
         """The attempt is undone; the next one avoids every node tried so far."""
-        flight = self._flights.pop(event.request_id, None)
+        flight = self._bookings.take(event.request_id)
         if flight is None:
             return self._stale()
         self._undo(flight, now_s)
@@ -201,7 +186,7 @@ class Scheduler:
         return self._place(attempt, route, now_s)
 
     def _settled(self, event: Settled, now_s: float) -> list[Effect]:
-        flight = self._flights.pop(event.request_id, None)
+        flight = self._bookings.take(event.request_id)
         if flight is None and self._held.remove(event.request_id) is None:
             return self._stale()
         self.stats.settled += 1
@@ -214,29 +199,16 @@ class Scheduler:
         return self._retry_held(now_s)
 
     def _finish(self, flight: Flight, outcome: Outcome, now_s: float) -> None:
-        """The node ran it to some end: it holds the prompt, and nothing else of it."""
         flight.node.reachable()
-        credit = self._unbook(flight, now_s)
-        if credit is not None:
-            self._residency.settle(flight.node, credit)
+        self._bookings.keep(flight, now_s)
+        self._policy.left(flight.request, flight.node.name)
         learn(flight, outcome, self._lengths, self._ratios, now_s)
         if check_hits(flight, outcome):
             self._residency.trust(flight.node, IndexTrust.DISTRUSTED)
 
     def _undo(self, flight: Flight, now_s: float) -> None:
-        """The node never began it."""
-        if (credit := self._unbook(flight, now_s)) is not None:
-            self._residency.withdraw(credit)
-
-    def _unbook(self, flight: Flight, now_s: float) -> Credit | None:
-        """Give back what it had of its node, but for the credit: that one stands for as long
-        as the incarnation does."""
-        request_id, node = flight.request.id, flight.node
-        assert flight.credit is not None, request_id
-        self._ledger.release(request_id)
-        node.unbook(request_id, flight.work, now_s)
-        self._policy.left(flight.request, node.name)
-        return flight.credit if self._cluster.get(node.id) is node else None
+        self._bookings.withdraw(flight, now_s)
+        self._policy.left(flight.request, flight.node.name)
 
     # --- held requests -----------------------------------------------------------------
 
@@ -303,23 +275,12 @@ class Scheduler:
         late: list[Effect] = [self._refuse_late(w, now_s) for w in self._held.expired(now_s)]
         return late + self._retry_held(now_s)
 
-    def _assume_starts(self, now_s: float) -> None:
-        """An answer that is not streamed does not tell when its prefill is over: it is
-        assumed to be when it was predicted to be, or newcomers would see a queue of prefills
-        that are long done."""
-        starts = self._assumed_starts
-        while starts and starts[0][0] <= now_s:
-            flight = self._flights.get(heappop(starts)[1])
-            if flight is not None:
-                flight.node.start(flight.request.id, now_s)
-
     def _stale(self) -> list[Effect]:
         self.stats.stale_events += 1
         return []
 
     def _route(self, attempt: Attempt, now_s: float) -> Route:
-        if self._uncredited is not None:
-            self.catch_up()
+        self._bookings.catch_up()
         return self._router.route(
             attempt.request, self._policy, self._rng, tried=attempt.tried, now_s=now_s
         )
@@ -374,7 +335,7 @@ class Scheduler:
 
     @property
     def in_flight(self) -> int:
-        return len(self._flights)
+        return len(self._bookings)
 
     @property
     def index_bytes(self) -> int:
@@ -391,9 +352,4 @@ class Scheduler:
         self._ledger.check()
         self._residency.check()
         self._held.check()
-        live = [f for f in self._flights.values() if self._cluster.get(f.node.id) is f.node]
-        for node in self._cluster.nodes:
-            here = [f for f in live if f.node is node]
-            assert node.inflight == len(here), (node, here)
-            assert node.kv_tokens == sum(f.work.kv_tokens for f in here), node
-            assert self._ledger.lease_count(node.id) <= len(here), node
+        self._bookings.check()

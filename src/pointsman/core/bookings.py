@@ -1,0 +1,115 @@
+"""Placed requests, and what each has of its node: a lease, a place in its counts, and credit for
+its prompt.
+
+The scheduler decides and books here; whatever ends a request gives all of it back, once.
+"""
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+from pointsman.core.cluster import Cluster, Node
+from pointsman.core.decision import Candidate
+from pointsman.core.flight import Flight
+from pointsman.core.ids import RequestId
+from pointsman.core.ledger import Ledger
+from pointsman.core.placement import Attempt, Credit, Demand
+from pointsman.core.residency import Residency
+
+
+class Bookings:
+    """All flights, in order of placement. Owned by the scheduler, whose ledger, cluster and
+    residency it changes."""
+
+    def __init__(self, *, cluster: Cluster, ledger: Ledger, residency: Residency) -> None:
+        self._cluster = cluster
+        self._ledger = ledger
+        self._residency = residency
+        self._flights: dict[RequestId, Flight] = {}
+        self._uncredited: Flight | None = None
+        self._assumed_starts: list[tuple[float, RequestId]] = []
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def __contains__(self, request_id: RequestId) -> bool:
+        return request_id in self._flights
+
+    def __iter__(self) -> Iterator[Flight]:
+        return iter(self._flights.values())
+
+    def book(
+        self, attempt: Attempt, demand: Demand, node: Node, row: Candidate, now_s: float
+    ) -> None:
+        """It goes to `node`, as `row` foretells."""
+        request = attempt.request
+        assert self._uncredited is None, "catch up before the next placement"
+        self._ledger.reserve(request.id, node.id, row.kv_blocks, now_s)
+        flight = Flight(attempt, demand, node, row, now_s)
+        self._flights[request.id] = self._uncredited = flight
+        node.book(request.id, flight.work, now_s)
+        self._cluster.placed(node)
+        if not request.stream:
+            heappush(self._assumed_starts, (now_s + row.first_token_s, request.id))
+
+    def start(self, request_id: RequestId, now_s: float) -> bool:
+        """Its first byte is there. False if it is not in flight."""
+        flight = self._flights.get(request_id)
+        if flight is None:
+            return False
+        flight.started(now_s)
+        self._ledger.commit(request_id, now_s)
+        return True
+
+    def take(self, request_id: RequestId) -> Flight | None:
+        """The flight ends: `keep` or `withdraw` what it has. None if it is not in flight."""
+        return self._flights.pop(request_id, None)
+
+    def keep(self, flight: Flight, now_s: float) -> None:
+        """The node ran it to some end: it holds the prompt, and nothing else of it."""
+        credit = self._unbook(flight, now_s)
+        if credit is not None:
+            self._residency.settle(flight.node, credit)
+
+    def withdraw(self, flight: Flight, now_s: float) -> None:
+        """The node never began it."""
+        credit = self._unbook(flight, now_s)
+        if credit is not None:
+            self._residency.withdraw(credit)
+
+    def _unbook(self, flight: Flight, now_s: float) -> Credit | None:
+        """Give back what it had of its node, but for the credit: that one stands for as long
+        as the incarnation does."""
+        request_id, node = flight.request.id, flight.node
+        assert flight.credit is not None, request_id
+        self._ledger.release(request_id)
+        node.unbook(request_id, flight.work, now_s)
+        return flight.credit if self._cluster.get(node.id) is node else None
+
+    # --- what is done later ------------------------------------------------------------
+
+    def catch_up(self) -> None:
+        """Credit the last placement with its prompt. Nobody waits for that before the next
+        question: so it is done then, or before by who has delivered the placement."""
+        flight = self._uncredited
+        if flight is not None:
+            self._uncredited = None
+            flight.credit = self._residency.credit(flight.node, flight.request.prompt)
+
+    def assume_starts(self, now_s: float) -> None:
+        """An answer that is not streamed does not tell when its prefill is over: it is
+        assumed to be when it was predicted to be, or newcomers would see a queue of prefills
+        that are long done."""
+        starts = self._assumed_starts
+        while starts and starts[0][0] <= now_s:
+            flight = self._flights.get(heappop(starts)[1])
+            if flight is not None:
+                flight.node.start(flight.request.id, now_s)
+
+    def check(self) -> None:
+        """Every booking has its flight: leases, in-flight counts and tokens add up."""
+        live = [f for f in self if self._cluster.get(f.node.id) is f.node]
+        for node in self._cluster.nodes:
+            here = [f for f in live if f.node is node]
+            assert node.inflight == len(here), (node, here)
+            assert node.kv_tokens == sum(f.work.kv_tokens for f in here), node
+            assert self._ledger.lease_count(node.id) <= len(here), node
