@@ -142,7 +142,7 @@ class EngineBlocks:
 
     def _parent(self, event: BlockStored, salt: str) -> BlockHash | None:
         if event.parent_block_hash is not None:
-            return cast("BlockHash | None", self._own.get(_names([event.parent_block_hash])[0]))
+            return cast("BlockHash | None", self._own.get(_name(event.parent_block_hash)))
         namespace = Namespace(event.lora_name or self.model, salt)
         return root_hash(namespace, Scheme(Unit.TOKENS, event.block_size))
 
@@ -153,9 +153,16 @@ def _on_gpu(medium: str | None) -> bool:
 
 def _names(hashes: Sequence[EngineHash]) -> Sequence[_Kept]:
     """60 bits of each of the engine's hashes, whether they are sent as numbers or as bytes."""
-    return [
-        (h if isinstance(h, int) else int.from_bytes(h[-_NAME_BYTES:])) & _NAME_MASK for h in hashes
-    ]
+    return [_name(engine_hash) for engine_hash in hashes]
+
+
+def _name(engine_hash: EngineHash) -> _Kept:
+    number = engine_hash if isinstance(engine_hash, int) else _number(engine_hash)
+    return number & _NAME_MASK
+
+
+def _number(engine_hash: bytes) -> int:
+    return int.from_bytes(engine_hash[-_NAME_BYTES:])
 
 
 def _count_down(counts: dict[_Kept, int], key: _Kept) -> bool:

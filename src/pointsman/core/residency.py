@@ -142,18 +142,20 @@ class Residency:
         engine = self._engine_blocks.get(node.slot)
         if engine is None:
             engine = self._begin_events(node)
-        index, slot = self._tokens, node.slot
+        batch = _Batch(self._tokens, node.slot)
         for change in changes:
             match change:
                 case BlockStored():
-                    index.insert(slot, engine.stored(change))
+                    batch.insert(engine.stored(change))
                 case ChainStored():
-                    index.insert(slot, engine.chained(change.hashes))
+                    batch.insert(engine.chained(change.hashes))
                 case BlockRemoved():
-                    index.remove(slot, engine.removed(change))
+                    batch.remove(engine.removed(change))
                 case AllBlocksCleared():
+                    batch.flush()
                     engine.cleared()
                     self.clear(node)
+        batch.flush()
 
     def clear(self, node: Node) -> None:
         """The node's cache is empty."""
@@ -177,6 +179,35 @@ class Residency:
     def check(self) -> None:
         for index in self._indexes:
             index.check()
+
+
+class _Batch:
+    """What an engine's events say in a row that came or left, told to the index at once: engines
+    that send an event for each block are the rule, and a call costs as much as a block."""
+
+    def __init__(self, index: PrefixIndex, slot: Slot) -> None:
+        self._index = index
+        self._slot = slot
+        self._came: list[BlockHash] = []
+        self._left: list[BlockHash] = []
+
+    def insert(self, hashes: Sequence[BlockHash]) -> None:
+        if self._left:
+            self.flush()
+        self._came += hashes
+
+    def remove(self, hashes: Sequence[BlockHash]) -> None:
+        if self._came:
+            self.flush()
+        self._left += hashes
+
+    def flush(self) -> None:
+        if self._came:
+            self._index.insert(self._slot, self._came)
+            self._came = []
+        if self._left:
+            self._index.remove(self._slot, self._left)
+            self._left = []
 
 
 _BY_HISTORY: Final = frozenset({IndexTrust.HISTORY, IndexTrust.DISTRUSTED})
