@@ -9,7 +9,7 @@ from typing import Protocol
 
 from pointsman.core.decision import Decision
 from pointsman.core.errors import FailureKind
-from pointsman.core.events import ModelCard, Verdict
+from pointsman.core.events import Event, ModelCard, Verdict
 from pointsman.core.ids import ModelName, RequestId
 from pointsman.core.request import Outcome, Request
 from pointsman.wire.openai import Endpoint
@@ -67,3 +67,19 @@ class DecisionSink(Protocol):
     """Keeps or forwards decision records; bounded, and never slows the decision down."""
 
     def record(self, decision: Decision) -> None: ...
+
+
+class NodeSink(Protocol):
+    """Takes what is learned of nodes, as events: the scheduler in this process, or an agent
+    that passes it on.
+
+    A `NodeJoined` is answered before `submit` returns: the collector's link is told the
+    incarnation that its further events name.
+    """
+
+    @property
+    def now_s(self) -> Callable[[], float]:
+        """The clock that events are dated by."""
+        ...
+
+    def submit(self, event: Event) -> None: ...

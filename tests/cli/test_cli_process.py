@@ -10,7 +10,7 @@ from pointsman.cli import tokenizers, wiring
 from pointsman.cli.config import Config, Engine, Health, Limits, Listen, Retries, Timeouts
 from pointsman.cli.process import read_request
 from pointsman.cli.wiring import cadence, gateway_options, node_spec, scheduler_options
-from pointsman.control.collectors.cadence import Cadence
+from pointsman.collectors.cadence import Cadence
 from pointsman.core.options import SchedulerOptions
 from pointsman.gateway import ApiKey, GatewayOptions, key_digest
 

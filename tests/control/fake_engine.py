@@ -8,9 +8,9 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from pointsman.control.collectors import describer, scraper, subscriber
-from pointsman.control.collectors.cadence import Cadence
-from pointsman.control.collectors.fleet import Fleet
+from pointsman.collectors import describer, scraper, subscriber
+from pointsman.collectors.cadence import Cadence
+from pointsman.control.fleet import Fleet
 from pointsman.control.service import SchedulerService
 from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.events import NodeSpec, Placed, Verdict

@@ -7,8 +7,8 @@ import socket
 import msgspec
 import pytest
 
-from pointsman.control.collectors import link, node, prober, scraper
-from pointsman.control.collectors.fleet import NodeRefused
+from pointsman.collectors import link, node, prober, scraper
+from pointsman.control.fleet import NodeRefused
 from pointsman.core.cluster import Health
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import NodeSpec

@@ -38,8 +38,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "engines": LOW,
     "telemetry": LOW,
     "gateway": SHELL,
-    "control": SHELL,
-    "agent": SHELL,
+    "collectors": SHELL,
+    "control": SHELL | {"collectors"},
+    "agent": SHELL | {"collectors"},
     "extproc": SHELL,
     "dashboard": SHELL,
     "sim": SHELL | {"traffic", "planner"},
@@ -47,7 +48,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "report": SHELL | {"traffic"},
     "config": LOW,
     "__main__": frozenset({"cli"}),
-    "cli": SHELL | SHELLS | {"traffic", "planner", "config"},
+    "cli": SHELL | SHELLS | {"collectors", "traffic", "planner", "config"},
 }
 
 PURE_PACKAGES = frozenset({"core", "wire", "traffic", "planner", "sim"})

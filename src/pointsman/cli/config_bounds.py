@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from pointsman.control.collectors.cadence import Cadence
+from pointsman.collectors.cadence import Cadence
 from pointsman.core import limits
 from pointsman.core.limits import INDEX_BYTES_MAX, QUEUE_LENGTH_MAX, QUEUE_TIMEOUT_S
 from pointsman.gateway.options import GatewayOptions

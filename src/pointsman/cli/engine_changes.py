@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pointsman.cli.config import Engine
 from pointsman.cli.wiring import node_spec
-from pointsman.control.collectors.fleet import Fleet
+from pointsman.control.fleet import Fleet
 from pointsman.core.ids import NodeName
 
 

@@ -24,7 +24,7 @@ from pointsman.cli.reload import Reloader, Source
 from pointsman.cli.tokenizers import Tokenizers, tokenized
 from pointsman.cli.wiring import cadence, gateway_options, node_spec, scheduler_options
 from pointsman.control.api import AdminApi
-from pointsman.control.collectors.fleet import Fleet
+from pointsman.control.fleet import Fleet
 from pointsman.control.service import SchedulerService
 from pointsman.control.watcher import NodeWatcher
 from pointsman.core.errors import Reason

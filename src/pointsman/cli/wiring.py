@@ -2,7 +2,7 @@
 
 from pointsman.cli.config import Config, Engine, Key
 from pointsman.cli.config_file import HASH_PREFIX, engine_name
-from pointsman.control.collectors.cadence import Cadence
+from pointsman.collectors.cadence import Cadence
 from pointsman.core.admission.key_rules import KeyLimits, KeyRules
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import ModelName, NodeName

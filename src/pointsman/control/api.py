@@ -24,7 +24,7 @@ from pointsman.control.api_types import (
     State,
     Totals,
 )
-from pointsman.control.collectors.fleet import Fleet, NodeRefused
+from pointsman.control.fleet import Fleet, NodeRefused
 from pointsman.control.service import SchedulerService
 from pointsman.core.ids import NodeName, RequestId
 from pointsman.core.policies import catalog

@@ -5,8 +5,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from pointsman.control.collectors.fleet import NodeStatus
 from pointsman.control.counters import ServiceCounters
+from pointsman.control.fleet import NodeStatus
 from pointsman.core.calibration import Speeds
 from pointsman.core.cluster import Health
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals, NodeSpec

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pointsman.control.collectors.describer import NAMES_ITS_MODELS
+from pointsman.collectors.describer import NAMES_ITS_MODELS
 from pointsman.control.doctor.connection import MARGIN_S
 from pointsman.control.doctor.finding import Check, Finding, Severity
 from pointsman.control.doctor.seen import EngineSeen, LinkSeen, ProbeSeen, StreamSeen, TokensSeen

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import zmq.asyncio
 
-from pointsman.control.collectors.client import EngineClient
+from pointsman.collectors.client import EngineClient
 from pointsman.control.doctor import connection, listening, probes, tokens
 from pointsman.control.doctor.engine_findings import is_buffered
 from pointsman.control.doctor.listening import Listener

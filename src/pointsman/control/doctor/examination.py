@@ -8,7 +8,7 @@ import aiohttp
 import msgspec
 import zmq.asyncio
 
-from pointsman.control.collectors.client import new_session
+from pointsman.collectors.client import new_session
 from pointsman.control.doctor import probes
 from pointsman.control.doctor.engine_findings import engine_findings
 from pointsman.control.doctor.engine_look import EngineLooker

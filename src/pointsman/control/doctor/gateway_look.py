@@ -3,7 +3,7 @@
 import aiohttp
 import msgspec
 
-from pointsman.control.collectors.client import EngineClient
+from pointsman.collectors.client import EngineClient
 from pointsman.control.doctor import probes
 from pointsman.control.doctor.engine_look import streamed
 from pointsman.control.doctor.seen import GatewaySeen, ProbeSeen, StateSeen, StreamSeen

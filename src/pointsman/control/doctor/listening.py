@@ -7,7 +7,7 @@ from contextlib import aclosing
 import zmq
 import zmq.asyncio
 
-from pointsman.control.collectors.event_socket import Subscription, replay
+from pointsman.collectors.event_socket import Subscription, replay
 from pointsman.control.doctor.seen import EventsSeen
 from pointsman.core.events import BlockStored
 from pointsman.engines.adapters import EventSource

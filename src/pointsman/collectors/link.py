@@ -6,9 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
-from pointsman.control.collectors.cadence import Cadence
-from pointsman.control.collectors.identity import restart_evidence
-from pointsman.control.service import SchedulerService
+from pointsman.collectors.cadence import Cadence
+from pointsman.collectors.identity import restart_evidence
 from pointsman.core.events import (
     NodeChanged,
     NodeDescribed,
@@ -20,6 +19,7 @@ from pointsman.core.events import (
 )
 from pointsman.core.ids import NodeId
 from pointsman.engines.adapters import EventSource
+from pointsman.ports import NodeSink
 from pointsman.telemetry.collector_metrics import NodeTally
 from pointsman.wire.engine_metrics import EngineKind, EngineSignals
 
@@ -41,7 +41,7 @@ class NodeLink:
     def __init__(
         self,
         spec: NodeSpec,
-        service: SchedulerService,
+        sink: NodeSink,
         tally: NodeTally,
         rng: Random,
         *,
@@ -50,7 +50,7 @@ class NodeLink:
     ) -> None:
         self.spec = spec
         self.cadence = cadence
-        self.service = service
+        self.sink = sink
         self.tally = tally
         self.kv_events = kv_events
         self.node_id: NodeId | None = None
@@ -73,13 +73,13 @@ class NodeLink:
 
     @property
     def now_s(self) -> Callable[[], float]:
-        return self.service.now_s
+        return self.sink.now_s
 
     def join(self) -> None:
         """A fresh incarnation: the core answers with `Admitted`, which sets `node_id`."""
         self.facts, self.sources, self._page = None, (), None
         self.described.clear()
-        self.service.submit(NodeJoined(self.spec))
+        self.sink.submit(NodeJoined(self.spec))
         self.describe_soon.set()
         self.resync_events.set()
         if self.draining:
@@ -92,7 +92,7 @@ class NodeLink:
         assert self.node_id is not None, f"{self.spec.name} is described before it joined"
         self.facts, self.sources, self._page = facts, sources, page
         self.problem = ""
-        self.service.submit(NodeDescribed(self.node_id, facts))
+        self.sink.submit(NodeDescribed(self.node_id, facts))
         self.described.set()
         served = ", ".join(card.name for card in facts.models[:4])
         log.info("engine %s is %s, serves %s", self.spec.name, facts.kind, served)
@@ -128,19 +128,19 @@ class NodeLink:
         """For good; a second call changes nothing."""
         node_id, self.node_id = self.node_id, None
         if node_id is not None:
-            self.service.submit(NodeLeft(node_id))
+            self.sink.submit(NodeLeft(node_id))
 
     def respecify(self, spec: NodeSpec) -> None:
         """The same engine at the same address, configured otherwise."""
         self.spec = spec
         if self.node_id is not None:
-            self.service.submit(NodeChanged(self.node_id, spec))
+            self.sink.submit(NodeChanged(self.node_id, spec))
 
     def drain(self, draining: bool) -> None:
         """Out of rotation, or back into it; survives restarts of the engine."""
         self.draining = draining
         if self.node_id is not None:
-            self.service.submit(NodeDraining(self.node_id, draining))
+            self.sink.submit(NodeDraining(self.node_id, draining))
 
     def placed(self) -> None:
         """A request goes there: its load is worth knowing again."""

@@ -4,8 +4,8 @@ import asyncio
 import logging
 from urllib.parse import urlsplit
 
-from pointsman.control.collectors.client import EngineClient
-from pointsman.control.collectors.link import NodeLink, wait_for
+from pointsman.collectors.client import EngineClient
+from pointsman.collectors.link import NodeLink, wait_for
 from pointsman.core.events import NodeDescribed, NodeFacts
 from pointsman.engines.adapters import (
     Description,
@@ -100,7 +100,7 @@ class Describer:
         if known.facts != before.facts:
             self._known = known
             self._link.facts = known.facts
-            self._link.service.submit(NodeDescribed(node_id, known.facts))
+            self._link.sink.submit(NodeDescribed(node_id, known.facts))
 
     async def _get(self, path: str) -> Reply:
         return await self._client.get(path, timeout_s=TIMEOUT_S)

@@ -10,7 +10,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from pointsman.control.collectors import event_socket
+from pointsman.collectors import event_socket
 from pointsman.core.events import IndexTrust
 from tests.control.fake_engine import (
     Cluster,

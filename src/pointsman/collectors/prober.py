@@ -2,8 +2,8 @@
 
 import asyncio
 
-from pointsman.control.collectors.client import EngineClient
-from pointsman.control.collectors.link import NodeLink, wait_for
+from pointsman.collectors.client import EngineClient
+from pointsman.collectors.link import NodeLink, wait_for
 from pointsman.core.events import NodeProbed
 from pointsman.core.ids import NodeId
 from pointsman.engines.adapters import EngineTrouble
@@ -46,7 +46,7 @@ class Prober:
         elif detail:
             self._successes = 0
             self._link.tally.probes_failed.add()
-            self._link.service.submit(NodeProbed(node_id, healthy=False, detail=detail))
+            self._link.sink.submit(NodeProbed(node_id, healthy=False, detail=detail))
 
     def _healthy(self, node_id: NodeId) -> None:
         self._successes += 1
@@ -54,7 +54,7 @@ class Prober:
             self._link.describe_soon.set()  # it may have come back as another
         self._link.tally.probes_good.add()
         self._link.scrape_soon.set()  # while the connection is open
-        self._link.service.submit(NodeProbed(node_id, healthy=True))
+        self._link.sink.submit(NodeProbed(node_id, healthy=True))
 
     async def _trouble(self) -> str | None:
         """What is wrong; None if nothing is, empty if the answer tells nothing."""

@@ -11,10 +11,10 @@ import aiohttp
 import msgspec
 import zmq.asyncio
 
-from pointsman.control.collectors.cadence import Cadence
-from pointsman.control.collectors.client import EngineClient, new_session
-from pointsman.control.collectors.link import NodeLink
-from pointsman.control.collectors.node import NodeCollector
+from pointsman.collectors.cadence import Cadence
+from pointsman.collectors.client import EngineClient, new_session
+from pointsman.collectors.link import NodeLink
+from pointsman.collectors.node import NodeCollector
 from pointsman.control.service import SchedulerService
 from pointsman.control.watcher import NodeWatcher
 from pointsman.core.events import Admitted, Left, NodeSpec

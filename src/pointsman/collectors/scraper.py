@@ -2,8 +2,8 @@
 
 import asyncio
 
-from pointsman.control.collectors.client import EngineClient
-from pointsman.control.collectors.link import NodeLink, wait_for
+from pointsman.collectors.client import EngineClient
+from pointsman.collectors.link import NodeLink, wait_for
 from pointsman.core.events import NodeReported, NodeSignals
 from pointsman.core.ids import NodeId
 from pointsman.engines.adapters import EngineTrouble, node_signals
@@ -75,7 +75,7 @@ class Scraper:
             return
         signals = node_signals(page)
         self._interval_s = self._next_interval_s(signals, at_s)
-        self._link.service.submit(NodeReported(node_id, at_s, signals))
+        self._link.sink.submit(NodeReported(node_id, at_s, signals))
 
     def _next_interval_s(self, signals: NodeSignals, at_s: float) -> float:
         if signals.running or signals.waiting or self._link.placed_at_s >= at_s:

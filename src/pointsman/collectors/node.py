@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 
 import zmq.asyncio
 
-from pointsman.control.collectors.client import EngineClient
-from pointsman.control.collectors.describer import Describer
-from pointsman.control.collectors.link import NodeLink
-from pointsman.control.collectors.prober import Prober
-from pointsman.control.collectors.scraper import Scraper
-from pointsman.control.collectors.subscriber import Subscriber
+from pointsman.collectors.client import EngineClient
+from pointsman.collectors.describer import Describer
+from pointsman.collectors.link import NodeLink
+from pointsman.collectors.prober import Prober
+from pointsman.collectors.scraper import Scraper
+from pointsman.collectors.subscriber import Subscriber
 
 RESTART_PAUSE_S = 5.0
 """Before a loop that failed on a bug of ours goes on: it must not fill the log."""

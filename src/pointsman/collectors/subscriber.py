@@ -12,9 +12,9 @@ from contextlib import aclosing
 import zmq
 import zmq.asyncio
 
-from pointsman.control.collectors.event_socket import Subscription, replay
-from pointsman.control.collectors.event_stream import EventStream
-from pointsman.control.collectors.link import NodeLink, wait_for
+from pointsman.collectors.event_socket import Subscription, replay
+from pointsman.collectors.event_stream import EventStream
+from pointsman.collectors.link import NodeLink, wait_for
 from pointsman.core.events import CacheChange, CacheChanged, IndexTrust, IndexTrusted
 from pointsman.core.ids import NodeId
 from pointsman.engines.adapters import EventSource
@@ -143,8 +143,8 @@ class Subscriber:
         return topic.startswith("kv@") and topic.rpartition("@")[2] in served
 
     def _changed(self, node_id: NodeId, changes: Sequence[CacheChange]) -> None:
-        self._link.service.submit(CacheChanged(node_id, changes))
+        self._link.sink.submit(CacheChanged(node_id, changes))
 
     def _trusted(self, node_id: NodeId, trust: IndexTrust) -> None:
         log.info("engine %s: its cache index is %s", self._link.spec.name, trust)
-        self._link.service.submit(IndexTrusted(node_id, trust))
+        self._link.sink.submit(IndexTrusted(node_id, trust))

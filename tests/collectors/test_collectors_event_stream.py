@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from pointsman.control.collectors import event_stream
-from pointsman.control.collectors.event_stream import EventStream
+from pointsman.collectors import event_stream
+from pointsman.collectors.event_stream import EventStream
 from pointsman.core.events import (
     AllBlocksCleared,
     BlockRemoved,

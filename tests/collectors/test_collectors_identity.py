@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from pointsman.control.collectors.identity import restart_evidence
+from pointsman.collectors.identity import restart_evidence
 from pointsman.wire.engine_metrics import EngineKind, EngineSignals
 
 PAGE = EngineSignals(
