@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from pointsman.cli.config_bounds import Health, Limits, Retries, Timeouts
+from pointsman.cli.config_bounds import Health, Limits, Retries, RetryGuard, Timeouts
 from pointsman.core import limits
 from pointsman.core.limits import NODES_MAX
 from pointsman.core.policies import catalog
@@ -26,6 +26,7 @@ __all__ = [
     "Listen",
     "Log",
     "Retries",
+    "RetryGuard",
     "Timeouts",
 ]
 
@@ -280,4 +281,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retries: Annotated[
         Retries, Meta(description="How often a request that failed is tried on another engine.")
     ] = Retries()
+    retry_guard: Annotated[
+        RetryGuard, Meta(description="Clients that retry without waiting, while nothing has room.")
+    ] = RetryGuard()
     log: Annotated[Log, Meta(description="What is written down.")] = Log()

@@ -19,6 +19,7 @@ Count = Annotated[int, Meta(ge=1, le=1_000)]
 _STAGES = limits.Timeouts()
 _HEALTH = limits.HealthRules()
 _RETRIES = limits.RetryRules()
+_GUARD = limits.GuardRules()
 _GATEWAY = GatewayOptions()
 _CADENCE = Cadence()
 
@@ -268,3 +269,32 @@ class Retries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(ge=0, le=10_000, description="Second attempts that are always in the budget."),
     ] = _RETRIES.budget_min
+
+
+class RetryGuard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What becomes of clients that retry without waiting, while no engine has room."""
+
+    enabled: Annotated[
+        bool,
+        Meta(
+            description="Refuse first what comes back before its Retry-After. Without, repeats are "
+            "only counted, and a retry storm lasts as long as its clients like."
+        ),
+    ] = _GUARD.enabled
+    memory_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds that a refusal is remembered, and with it what comes again. "
+            "Shorter than clients wait sees fewer repeats."
+        ),
+    ] = _GUARD.memory_s
+    penalty_s_max: Annotated[
+        Annotated[float, Meta(gt=0, le=limits.RETRY_AFTER_MAX_S)],
+        Meta(
+            description="The longest Retry-After, in seconds, that a client's haste leads to. "
+            "Longer keeps a storm away for longer, and those that learned from it."
+        ),
+    ] = _GUARD.penalty_s_max
+    strike_half_life_s: Annotated[
+        Seconds, Meta(description="Seconds after which half of its haste is forgotten.")
+    ] = _GUARD.strike_half_life_s

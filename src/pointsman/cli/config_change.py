@@ -10,7 +10,7 @@ from pointsman.cli.config_file import engine_name
 
 LIVE = (
     *("policy", "engines", "keys", "listen", "timeouts", "limits", "health", "retries"),
-    "log.level",
+    *("retry_guard", "log.level"),
 )
 """What a running process can change; everything else waits for the next start."""
 

@@ -6,7 +6,7 @@ from pointsman.collectors.cadence import Cadence
 from pointsman.core.admission.key_rules import KeyLimits, KeyRules
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import ModelName, NodeName
-from pointsman.core.limits import HealthRules, RetryRules, Timeouts
+from pointsman.core.limits import GuardRules, HealthRules, RetryRules, Timeouts
 from pointsman.core.options import SchedulerOptions
 from pointsman.gateway import ApiKey, key_digest
 from pointsman.gateway.options import GatewayOptions
@@ -25,6 +25,7 @@ def scheduler_options(config: Config) -> SchedulerOptions:
             signal_age_max_s=config.health.signal_age_max_s,
         ),
         retries=retry_rules(config),
+        retry_guard=guard_rules(config),
         index_bytes_max=config.limits.index_bytes_max,
     )
 
@@ -37,6 +38,16 @@ def retry_rules(config: Config) -> RetryRules:
         busy_attempts_max=retries.busy_attempts_max,
         budget_ratio=retries.budget_ratio,
         budget_min=retries.budget_min,
+    )
+
+
+def guard_rules(config: Config) -> GuardRules:
+    guard = config.retry_guard
+    return GuardRules(
+        enabled=guard.enabled,
+        memory_s=guard.memory_s,
+        penalty_s_max=guard.penalty_s_max,
+        strike_half_life_s=guard.strike_half_life_s,
     )
 
 

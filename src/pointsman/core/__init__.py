@@ -11,7 +11,7 @@ Reading order, top-down; a file imports only from files below it:
     router         candidates, their costs, the policy's choice: one pure question
     bookings       placed requests, and what each has of its node
     flight         one placed request: what was booked for it, what its end teaches
-    admission/     may it come in? held requests, retry budget
+    admission/     may it come in? held requests, retry guard, retry budget
     options        how the scheduler decides
     policies/      which node? one policy a file, and the catalog of them
     candidates     which nodes may serve it, and why the others may not

@@ -87,7 +87,7 @@ class Prompt:
     the chains of different models, adapters and salts apart.
     """
 
-    __slots__ = ("_chains", "_token_bytes", "namespace", "text", "token_count")
+    __slots__ = ("_chains", "_fingerprint", "_token_bytes", "namespace", "text", "token_count")
 
     def __init__(
         self,
@@ -101,16 +101,22 @@ class Prompt:
         self.token_count = None if tokens is None else len(tokens)
         self._token_bytes = None if tokens is None else token_bytes(tokens)
         self._chains: dict[Scheme, list[BlockHash]] = {}
+        self._fingerprint: int | None = None
 
     @classmethod
     def chained(
-        cls, namespace: Namespace, token_count: int, chains: dict[Scheme, list[BlockHash]]
+        cls,
+        namespace: Namespace,
+        token_count: int,
+        chains: dict[Scheme, list[BlockHash]],
+        fingerprint: int = 0,
     ) -> "Prompt":
         """A prompt of which nothing is known but its length and its blocks' hashes: a trace
         tells no more. It has no blocks under other schemes."""
         prompt = cls(namespace)
         prompt.token_count = token_count
         prompt._chains = chains
+        prompt._fingerprint = fingerprint
         return prompt
 
     def chain(self, scheme: Scheme) -> list[BlockHash]:
@@ -119,6 +125,15 @@ class Prompt:
         if known is None:
             known = self._chains[scheme] = self._hash(scheme)
         return known
+
+    def fingerprint(self) -> int:
+        """Tells whole prompts apart, the rest behind the last full block included; 0 where
+        nothing is known of it. Hashed when first asked for, 0.1 ms a megabyte."""
+        if self._fingerprint is None:
+            data = self.text or self._token_bytes
+            seed = root_hash(self.namespace, TEXT_SCHEME)
+            self._fingerprint = (xxh3_64_intdigest(data, seed) & _HASH_MASK or 1) if data else 0
+        return self._fingerprint
 
     def _hash(self, scheme: Scheme) -> list[BlockHash]:
         root = root_hash(self.namespace, scheme)

@@ -30,6 +30,10 @@ class Reason(StrEnum):
     CONNECTIONS_FULL = "connections_full"
     QUEUE_FULL = "queue_full"
     QUEUE_TIMEOUT = "queue_timeout"
+    RETRY_EARLY = "retry_early"
+    RETRY_STORM = "retry_storm"
+    SUPERSEDED = "superseded"
+    IDEMPOTENCY_CONFLICT = "idempotency_conflict"
     NO_NODE = "no_node"
     NO_MATCHING_NODE = "no_matching_node"
     DRAINING = "draining"
@@ -47,7 +51,9 @@ class Answer(msgspec.Struct, frozen=True):
     """What the client sees: HTTP status, OpenAI's error type, and whether waiting helps.
 
     `retry_after_s` is the floor of the `Retry-After` header; None means no such header.
-    `code` is OpenAI's where it has one; None is the reason itself.
+    `code` is OpenAI's where it has one; None is the reason itself. `may_retry` is whether a
+    client may try again on its own: not where engines may have worked for it already, nor where
+    nothing will have changed.
     """
 
     status: int
@@ -55,6 +61,7 @@ class Answer(msgspec.Struct, frozen=True):
     message: str
     retry_after_s: int | None = None
     code: str | None = None
+    may_retry: bool = True
 
 
 _INVALID = "invalid_request_error"
@@ -80,7 +87,11 @@ ANSWERS: dict[Reason, Answer] = {
     ),
     Reason.KEY_TOKENS: Answer(429, "tokens", "The key's tokens a minute are used up.", 1, _LIMITED),
     Reason.KEY_REQUEST_TOO_LARGE: Answer(
-        429, "tokens", "The request has more tokens than the key's minute.", code=_LIMITED
+        429,
+        "tokens",
+        "The request has more tokens than the key's minute.",
+        code=_LIMITED,
+        may_retry=False,
     ),
     Reason.MODEL_NOT_FOUND: Answer(
         404, _INVALID, "No such model. GET /v1/models lists what is served."
@@ -96,6 +107,24 @@ ANSWERS: dict[Reason, Answer] = {
     Reason.CONNECTIONS_FULL: Answer(429, _RATE, "The gateway has no free connection.", 1),
     Reason.QUEUE_FULL: Answer(429, _RATE, "The cluster is busy and its queue is full.", 1),
     Reason.QUEUE_TIMEOUT: Answer(429, _RATE, "The cluster stayed busy for too long.", 1),
+    Reason.RETRY_EARLY: Answer(
+        429, _RATE, "The request was refused and came back before its Retry-After.", 1
+    ),
+    Reason.RETRY_STORM: Answer(
+        429, _RATE, "The client was refused and sends more instead of waiting.", 1
+    ),
+    Reason.SUPERSEDED: Answer(
+        409,
+        _INVALID,
+        "A newer request with the same Idempotency-Key replaces this one.",
+        may_retry=False,
+    ),
+    Reason.IDEMPOTENCY_CONFLICT: Answer(
+        422,
+        _INVALID,
+        "A request with this Idempotency-Key and another body is running.",
+        may_retry=False,
+    ),
     Reason.NO_NODE: Answer(503, _SERVER, "No engine for this model is up.", 5),
     Reason.NO_MATCHING_NODE: Answer(
         503, _SERVER, "No engine matches the request's pool or labels.", 5
@@ -103,12 +132,22 @@ ANSWERS: dict[Reason, Answer] = {
     Reason.DRAINING: Answer(503, _SERVER, "The gateway is shutting down.", 1),
     Reason.NODE_BUSY: Answer(429, _RATE, "Every engine asked is busy.", 1),
     Reason.NODE_UNREACHABLE: Answer(503, _SERVER, "No engine could be reached.", 1),
-    Reason.NODE_CLOSED: Answer(502, _SERVER, "The engine closed the connection.", 1),
-    Reason.NODE_BROKEN: Answer(502, _SERVER, "The engine answered with a broken reply.", 1),
-    Reason.FIRST_TOKEN_TIMEOUT: Answer(504, _SERVER, "The engine did not answer in time."),
-    Reason.IDLE_TIMEOUT: Answer(504, _SERVER, "The engine's answer stalled."),
-    Reason.TOTAL_TIMEOUT: Answer(504, _SERVER, "The request took longer than allowed."),
-    Reason.INTERNAL: Answer(500, _SERVER, "The gateway failed. Quote the x-request-id."),
+    Reason.NODE_CLOSED: Answer(
+        502, _SERVER, "The engine closed the connection.", 1, may_retry=False
+    ),
+    Reason.NODE_BROKEN: Answer(
+        502, _SERVER, "The engine answered with a broken reply.", 1, may_retry=False
+    ),
+    Reason.FIRST_TOKEN_TIMEOUT: Answer(
+        504, _SERVER, "The engine did not answer in time.", may_retry=False
+    ),
+    Reason.IDLE_TIMEOUT: Answer(504, _SERVER, "The engine's answer stalled.", may_retry=False),
+    Reason.TOTAL_TIMEOUT: Answer(
+        504, _SERVER, "The request took longer than allowed.", may_retry=False
+    ),
+    Reason.INTERNAL: Answer(
+        500, _SERVER, "The gateway failed. Quote the x-request-id.", may_retry=False
+    ),
 }
 
 assert set(ANSWERS) == set(Reason), "every reason has an answer"

@@ -68,6 +68,16 @@ NODE_CONCURRENCY_MAX = 256
 NODES_MAX = 4_096
 """Nodes in a cluster: masks in the prefix index stay under 512 bytes."""
 
+ROOM_WAIT_S = 1.0
+"""Prefill work ahead of a newcomer with which a node still counts as one that has room."""
+
+CLIENTS_REMEMBERED_MAX = 4_096
+"""Clients whose rate is known, 0.3 KiB each; the one that was silent for longest is forgotten."""
+
+REFUSALS_REMEMBERED_MAX = 32_768
+"""Requests that were turned away and may come again, 0.4 KiB each: those of half a minute at
+1,000 refusals a second. A storm beyond that is refused by the queue's bound."""
+
 SESSIONS_MAX = 100_000
 """Sessions remembered for affinity; the least recently used is forgotten first."""
 
@@ -131,6 +141,21 @@ class RetryRules(msgspec.Struct, frozen=True, kw_only=True):
     budget_min: int = RETRY_BUDGET_MIN
 
 
+class GuardRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of requests that come back sooner than told while there is no room.
+
+    enabled             whether they are refused first; without, they are only counted
+    memory_s            how long a refusal is remembered, and with it what comes again
+    penalty_s_max       the longest Retry-After that strikes lead to
+    strike_half_life_s  after so long half of the strikes are forgotten
+    """
+
+    enabled: bool = True
+    memory_s: float = 120.0
+    penalty_s_max: float = 30.0
+    strike_half_life_s: float = 30.0
+
+
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """What may change while a scheduler runs. `hold_s` is for those held from then on."""
 
@@ -138,6 +163,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     hold_s: float = QUEUE_TIMEOUT_S
     health: HealthRules = HealthRules()
     retries: RetryRules = RetryRules()
+    retry_guard: GuardRules = GuardRules()
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from pointsman.core.limits import (
     INDEX_BYTES_MAX,
     QUEUE_LENGTH_MAX,
     QUEUE_TIMEOUT_S,
+    GuardRules,
     HealthRules,
     RetryRules,
     Rules,
@@ -25,6 +26,7 @@ class SchedulerOptions(msgspec.Struct, frozen=True, kw_only=True):
     hold_s: float = QUEUE_TIMEOUT_S
     health: HealthRules = HealthRules()
     retries: RetryRules = RetryRules()
+    retry_guard: GuardRules = GuardRules()
     index_bytes_max: int = INDEX_BYTES_MAX
     seed: int = 0
 
@@ -36,4 +38,5 @@ class SchedulerOptions(msgspec.Struct, frozen=True, kw_only=True):
             hold_s=self.hold_s,
             health=self.health,
             retries=self.retries,
+            retry_guard=self.retry_guard,
         )

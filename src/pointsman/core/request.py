@@ -14,7 +14,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     `max_output_tokens` is the client's bound, 0 where the endpoint generates nothing.
     `session` is an affinity key, `tenant` the payer; `pool`, `zone` and `labels` are hard
     constraints. `stream` says whether the first byte will tell when its prefill is over.
-    `hold_s` bounds the time in the central queue, None by the scheduler's own bound.
+    `hold_s` bounds the time in the central queue, None by the scheduler's own bound. `client`
+    is who sends it, as well as that is known: those of one name may be many people.
     """
 
     id: RequestId
@@ -30,6 +31,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     labels: tuple[tuple[str, str], ...] = ()
     slo_ttft_s: float | None = None
     hold_s: float | None = None
+    client: str = ""
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):

@@ -12,12 +12,12 @@ import msgspec
 from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.candidates import eligible, exclusions, matches, shortlist
 from pointsman.core.cluster import Cluster, Health
-from pointsman.core.cost import candidate
+from pointsman.core.cost import candidate, footprint_blocks
 from pointsman.core.decision import Ineligible
 from pointsman.core.errors import ANSWERS, Reason
 from pointsman.core.ids import ModelName, NodeId
 from pointsman.core.ledger import Ledger
-from pointsman.core.limits import RETRY_AFTER_MAX_S
+from pointsman.core.limits import RETRY_AFTER_MAX_S, ROOM_WAIT_S
 from pointsman.core.placement import Demand, Hold, Refusal, Route
 from pointsman.core.policies.base import Policy
 from pointsman.core.request import Request
@@ -96,6 +96,18 @@ class Router:
         nodes = self._cluster.serving(model)
         queue_s = sum(n.queue_ahead_s(now_s) for n in nodes) / len(nodes) if nodes else 0.0
         return min(RETRY_AFTER_MAX_S, max(floor_s, queue_s))
+
+    def is_contended(self, request: Request, now_s: float) -> bool:
+        """Whether there are nodes for the request, and none would begin with it soon."""
+        demand, ledger = self.demand(request), self._ledger
+        nodes = [node for node in self._cluster.serving(request.model) if matches(node, request)]
+        for node in nodes:
+            if node.inflight >= node.concurrency_max or node.queue_ahead_s(now_s) > ROOM_WAIT_S:
+                continue
+            blocks = footprint_blocks(demand.prompt_tokens, demand.output_tokens, node.block_tokens)
+            if ledger.fits(node.id, blocks):
+                return False
+        return bool(nodes)
 
     def _without_candidates(self, request: Request, tried: Sequence[NodeId]) -> Hold | Refusal:
         """Full is worth waiting for; wrong or absent is not."""

@@ -12,6 +12,7 @@ from typing import Any
 from pointsman.core import records, views
 from pointsman.core.admission.held import HeldQueue
 from pointsman.core.admission.retry_budget import RetryBudget
+from pointsman.core.admission.retry_guard import RetryGuard
 from pointsman.core.bookings import Bookings
 from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.cluster import Cluster
@@ -70,6 +71,7 @@ class Scheduler:
             lengths=self._lengths,
             ratios=self._ratios,
         )
+        self.guard = RetryGuard(options.retry_guard, self._router.is_contended, options.seed)
         self._membership = Membership(
             cluster=self._cluster,
             ledger=self._ledger,
@@ -111,8 +113,10 @@ class Scheduler:
         assert request.id not in self._bookings, f"request id {request.id} is in use"
         assert request.id not in self._held, f"request id {request.id} is in use"
         self.stats.arrived += 1
-        self._retries.attempted()
         attempt = Attempt(request, now_s)
+        if (early := self.guard.arrived(request, now_s)) is not None:
+            return [self._refuse(attempt, self._router.refuse(request, early), now_s)]
+        self._retries.attempted()
         if len(self._bookings) >= FLIGHTS_MAX:
             refusal = Refusal(Reason.QUEUE_FULL, f"{FLIGHTS_MAX} requests are in flight.")
             return [self._refuse(attempt, self._router.refuse(request, refusal), now_s)]
@@ -137,6 +141,7 @@ class Scheduler:
         decision = self._record(attempt, route, now_s)
         self._bookings.book(attempt, route.demand, node, row, now_s)
         self._policy.placed(request, row)
+        self.guard.placed(request, now_s, again=bool(attempt.tried))
         self.stats.placed += 1
         return Placed(request.id, node.id, node.name, node.spec.url, decision)
 
@@ -153,7 +158,9 @@ class Scheduler:
         request, refusal = attempt.request, route.answer
         assert isinstance(refusal, Refusal), refusal
         decision = self._record(attempt, route, now_s)
-        retry_after_s = self._router.retry_after_s(request.model, refusal.reason, now_s)
+        wait_s = self._router.retry_after_s(request.model, refusal.reason, now_s)
+        ran = bool(attempt.tried)
+        retry_after_s = self.guard.told(request, refusal.reason, wait_s, now_s, ran=ran)
         self.stats.refused += 1
         return Refused(request.id, refusal.reason, retry_after_s, refusal.detail, decision)
 
@@ -187,16 +194,23 @@ class Scheduler:
 
     def _settled(self, event: Settled, now_s: float) -> list[Effect]:
         flight = self._bookings.take(event.request_id)
-        if flight is None and self._held.remove(event.request_id) is None:
-            return self._stale()
-        self.stats.settled += 1
         if flight is None:
-            return []
+            return self._left_queue(event, now_s)
+        self.stats.settled += 1
+        self.guard.gave_up(flight.request, event.outcome, now_s, ran=True)
         if flight.answered(event.outcome):
             self._finish(flight, event.outcome, now_s)
         else:
             self._undo(flight, now_s)
         return self._retry_held(now_s)
+
+    def _left_queue(self, event: Settled, now_s: float) -> list[Effect]:
+        waiting = self._held.remove(event.request_id)
+        if waiting is None:
+            return self._stale()
+        self.stats.settled += 1
+        self.guard.gave_up(waiting.request, event.outcome, now_s, ran=False)
+        return []
 
     def _finish(self, flight: Flight, outcome: Outcome, now_s: float) -> None:
         flight.node.reachable()
@@ -268,6 +282,7 @@ class Scheduler:
         self._cluster.apply(rules.health)
         self._retries.apply(rules.retries)
         self._retry_rules = rules.retries
+        self.guard.apply(rules.retry_guard)
         return []
 
     def _tick(self, event: Tick, now_s: float) -> list[Effect]:
@@ -353,3 +368,4 @@ class Scheduler:
         self._residency.check()
         self._held.check()
         self._bookings.check()
+        self.guard.check()

@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import CollectorRegistry
 
+from pointsman.core.admission.retry_guard import RetryGuard
 from pointsman.core.cluster import Health
 from pointsman.core.scheduler import Scheduler
 from pointsman.core.views import NodeView
@@ -76,6 +77,7 @@ class ClusterMetrics:
         )
         policy.add_metric((scheduler.policy,), 1)
         yield policy
+        yield from _storms(scheduler.guard)
         for name, help_ in _STATS:
             family = CounterMetricFamily(f"pointsman_scheduler_{name}", help_)
             family.add_metric((), getattr(scheduler.stats, name))
@@ -140,6 +142,31 @@ def _spread(nodes: Iterable[NodeView]) -> Iterator[Metric]:
         deviation = pstdev(values) if values else 0.0
         yield _gauge(f"{name}_deviation", f"{help_}: standard deviation over nodes.", deviation)
         yield _gauge(f"{name}_mean", f"{help_}: mean over nodes.", fmean(values or [0.0]))
+
+
+def _storms(guard: RetryGuard) -> Iterator[Metric]:
+    """How often requests come again, what that costs, and what is done about it."""
+    amplification = GaugeMetricFamily(
+        "pointsman_retry_amplification",
+        "Attempts for each distinct request, of late: arrivals here, placements on engines.",
+        labels=("at",),
+    )
+    amplification.add_metric(("gateway",), guard.amplification.at_gateway)
+    amplification.add_metric(("engines",), guard.amplification.at_engines)
+    yield amplification
+    repeats = CounterMetricFamily(
+        "pointsman_retry_repeats",
+        "Requests that came again after a refusal, or after their client gave up on them.",
+        labels=("after",),
+    )
+    repeats.add_metric(("refusal",), guard.repeats_after_refusal)
+    repeats.add_metric(("giving_up",), guard.repeats_after_giving_up)
+    yield repeats
+    penalties = CounterMetricFamily(
+        "pointsman_retry_penalties", "Requests refused first since they came too early."
+    )
+    penalties.add_metric((), guard.penalties)
+    yield penalties
 
 
 def _gauge(name: str, help_: str, value: float) -> Metric:

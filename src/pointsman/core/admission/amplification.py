@@ -1,0 +1,63 @@
+"""How many attempts a request costs, of late: the measure of a retry storm.
+
+At the gateway: arrivals for each distinct request. At the engines: placements for each distinct
+request that came so far. 1 is no repeat at all. Counts fade with a half-life of a minute, all by
+the same factor, so that their ratios need no clock.
+"""
+
+from math import exp2
+
+HALF_LIFE_S = 60.0
+
+_FADE_S = 1.0
+"""Counts fade in steps of this: a power for every request would be for nothing."""
+
+
+class Amplification:
+    """Counts of arrivals and placements, and of those among them that are repeats."""
+
+    def __init__(self) -> None:
+        self._arrivals = 0.0
+        self._repeats = 0.0
+        self._placements = 0.0
+        self._replacements = 0.0
+        self._at_s = 0.0
+
+    def arrived(self, now_s: float) -> None:
+        """A request is here, for the first time or not."""
+        if now_s - self._at_s >= _FADE_S:
+            self._fade(now_s)
+        self._arrivals += 1.0
+
+    def repeated(self) -> None:
+        """The request that arrived last had been here before."""
+        self._repeats += 1.0
+
+    def placed(self, *, again: bool) -> None:
+        """A request goes to an engine; `again` if it had gone to one before."""
+        self._placements += 1.0
+        if again:
+            self._replacements += 1.0
+
+    @property
+    def at_gateway(self) -> float:
+        """Arrivals for each distinct request."""
+        return _ratio(self._arrivals, self._repeats)
+
+    @property
+    def at_engines(self) -> float:
+        """Placements for each distinct request that was placed."""
+        return _ratio(self._placements, self._replacements)
+
+    def _fade(self, now_s: float) -> None:
+        factor = exp2(-(now_s - self._at_s) / HALF_LIFE_S)
+        self._arrivals *= factor
+        self._repeats *= factor
+        self._placements *= factor
+        self._replacements *= factor
+        self._at_s = now_s
+
+
+def _ratio(all_: float, repeats: float) -> float:
+    """What was distinct may have faded away when its repeats go on: one at least there was."""
+    return max(1.0, all_ / max(1.0, all_ - repeats)) if all_ else 1.0

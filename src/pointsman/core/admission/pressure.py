@@ -1,0 +1,57 @@
+"""How long refused clients are told to wait, so that they come back spread out and not in step.
+
+Who is refused comes again. If r are refused for each one placed, they should come back over r
+more seconds than the least, or each second brings all of them. Jitter of a half keeps those
+apart that were refused together, by a restart or a full queue.
+"""
+
+from math import exp2
+from random import Random
+
+from pointsman.core.limits import RETRY_AFTER_MAX_S
+
+PRESSURE_S_MAX = 10.0
+"""The most that pressure adds. Who waits longer leaves room unused when the trouble is over."""
+
+JITTER = 0.5
+"""The most that chance adds, as a share. It never takes off: who comes early is turned away."""
+
+_HALF_LIFE_S = 10.0
+_FADE_S = 0.25
+
+
+class Pressure:
+    """Refusals for each placement, of late."""
+
+    def __init__(self) -> None:
+        self._refused = 0.0
+        self._placed = 0.0
+        self._at_s = 0.0
+
+    def refused(self, now_s: float) -> None:
+        """A request was refused that had not come too early."""
+        self._fade(now_s)
+        self._refused += 1.0
+
+    def placed(self, now_s: float) -> None:
+        """A request was placed."""
+        self._fade(now_s)
+        self._placed += 1.0
+
+    def wait_s(self, least_s: float, now_s: float) -> float:
+        """`least_s` and what pressure adds."""
+        self._fade(now_s)
+        return least_s + min(PRESSURE_S_MAX, self._refused / max(1.0, self._placed))
+
+    def _fade(self, now_s: float) -> None:
+        elapsed_s = now_s - self._at_s
+        if elapsed_s >= _FADE_S:
+            factor = exp2(-elapsed_s / _HALF_LIFE_S)
+            self._refused *= factor
+            self._placed *= factor
+            self._at_s = now_s
+
+
+def spread_s(wait_s: float, rng: Random) -> float:
+    """`wait_s` with jitter, within what a client may be told."""
+    return min(RETRY_AFTER_MAX_S, wait_s * (1.0 + JITTER * rng.random()))
