@@ -130,3 +130,27 @@ async def test_many_at_once_leave_nothing_behind() -> None:
         answers = await asyncio.gather(*(it.ask(post()) for _ in range(60)))
         assert {answer.status for answer in answers} <= {200, 429, 500}
         assert len(it.records.ended) == 60
+
+
+async def test_where_engines_may_have_worked_clients_are_told_not_to_retry_on_their_own() -> None:
+    async with rig(says(502, b"{}")) as it:
+        answer = await it.ask(post())
+        assert (answer.status, answer.header("x-should-retry")) == (502, "false")
+    async with rig(closes) as it:
+        answer = await it.ask(post())
+        assert (answer.status, answer.header("x-should-retry")) == (502, "false")
+
+
+async def test_where_nothing_was_done_clients_may_retry() -> None:
+    for reason in (Reason.QUEUE_FULL, Reason.NO_NODE, Reason.RETRY_EARLY):
+        async with rig() as it:
+            it.placer.reason, it.placer.retry_after_s = reason, 2.3
+            answer = await it.ask(post())
+            assert answer.header("x-should-retry") is None
+            least_s = 5 if reason is Reason.NO_NODE else 3
+            assert answer.header("retry-after") == str(least_s)
+            assert int(answer.header("retry-after-ms") or 0) == (2_300 if least_s == 3 else 5_000)
+
+
+async def closes(served: Served) -> None:
+    served.writer.close()

@@ -14,11 +14,13 @@ from pointsman.gateway.heads import STREAM_LINES, Header, RequestHead, reply_pie
 from pointsman.gateway.keys import Key
 from pointsman.gateway.relay import Framing, Relay, framing_line, is_event_stream, reset
 from pointsman.gateway.replies import (
+    NO_RETRY,
     Reply,
     persistence,
     render,
     stream_error,
     stream_error_of,
+    wait_lines,
 )
 from pointsman.gateway.shared import Shared
 from pointsman.gateway.upstream import UpstreamConnection
@@ -86,9 +88,12 @@ class Answer:
             return
         self.status = answer.status
         lines = self._engines_lines(answer.headers, is_stream=False)
-        if answer.status in (429, 503) and not _has(answer.headers, b"retry-after"):
-            lines.append(b"retry-after: %d\r\n" % max(1, round(retry_after_s or 1.0)))
         reason = FAILURE_REASONS[answer.kind]
+        if answer.status in (429, 503):
+            if not _has(answer.headers, b"retry-after"):
+                lines.append(wait_lines(max(1.0, retry_after_s or 1.0)))
+        elif answer.status >= 500 and not _has(answer.headers, b"x-should-retry"):
+            lines.append(NO_RETRY)  # engines have worked for it, in vain
         lines += (
             b"x-pointsman-reason: %b\r\n" % reason.encode(),
             framing_line(Framing.LENGTH, len(answer.body)),

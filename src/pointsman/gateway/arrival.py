@@ -8,7 +8,13 @@ from pointsman.core.ids import ModelName, RequestId
 from pointsman.core.request import Outcome, Request
 from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.keys import Key
-from pointsman.gateway.routing import core_request, decoded_body, routing_fields, with_tokens
+from pointsman.gateway.routing import (
+    core_request,
+    decoded_body,
+    known_by_prompt,
+    routing_fields,
+    with_tokens,
+)
 from pointsman.gateway.shared import Client, Shared
 from pointsman.gateway.visit import Visit
 from pointsman.wire.openai import Endpoint
@@ -40,6 +46,7 @@ class Arrival:
         self._client = client
         self._head = head
         self.key = "" if key is None else key.rules.name
+        self._key = key
         self._visit = None if key is None else Visit(key, shared)
 
     def read(self, request_id: RequestId, body: bytes) -> Request:
@@ -52,7 +59,9 @@ class Arrival:
         fields = routing_fields(self.endpoint, self._head, body)
         self.wants_stream = fields.stream
         self.model = ModelName(fields.model or "")
-        request = core_request(request_id, fields, self._head)
+        request = core_request(request_id, fields, self._head, client=self._sender())
+        if not request.client:
+            request = known_by_prompt(request)
         return request if self._visit is None else self._visit.enter(request, fields, self._head)
 
     def tokenize(
@@ -78,6 +87,13 @@ class Arrival:
 
         withdraw = tokenizer.tokenize(self.model, self.endpoint, self.body, deliver)
         self._withdraw, is_later = withdraw, True
+
+    def _sender(self) -> str:
+        """A key's requests are its own wherever they come from."""
+        key, address = self._key, self._client.address
+        if key is not None:
+            return f"key:{key.sender}"
+        return f"address:{address}" if address else ""
 
     def forget_body(self) -> None:
         self._client.hold_bytes(-len(self.body))

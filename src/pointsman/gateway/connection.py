@@ -48,6 +48,7 @@ class ClientConnection(asyncio.Protocol):
 
     def __init__(self, shared: Shared) -> None:
         self.is_paused = False
+        self._address: str | None = None
         self._shared = shared
         self._reader = RequestReader(shared)
         self._handler: Handler | None = None
@@ -105,6 +106,15 @@ class ClientConnection(asyncio.Protocol):
             self._handler.client_resumed()
 
     # --- the handler's side -------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """The peer's, without its port; empty where it has none. What proxies say is not
+        believed: anybody can say it."""
+        if self._address is None:
+            peer = self.transport.get_extra_info("peername")
+            self._address = str(peer[0]) if isinstance(peer, tuple) else ""
+        return self._address
 
     def answered(self, *, close: bool) -> None:
         """The answer is written, and the next request may be taken up."""

@@ -39,6 +39,12 @@ class Key:
         return not self.rules.models or model in self.rules.models
 
     @property
+    def sender(self) -> str:
+        """Who sends with it, for whoever tells senders apart. Never shown: without a name it is
+        a part of the digest."""
+        return self.rules.name or self.digest.hex()[:16]
+
+    @property
     def has_limits(self) -> bool:
         """Whether its requests and tokens are counted."""
         limits = self.rules.limits

@@ -1,6 +1,7 @@
 """Answers of the gateway's own: errors in OpenAI's shape, CORS, and the bytes around them."""
 
 from collections.abc import Sequence
+from math import ceil
 
 import msgspec
 
@@ -8,9 +9,13 @@ from pointsman.core.errors import ANSWERS, Reason
 from pointsman.gateway.heads import RequestHead, status_line
 from pointsman.wire.openai import error_body
 
+NO_RETRY = b"x-should-retry: false\r\n"
+"""OpenAI's and Anthropic's clients try 409, 429 and every 5xx again unless told this."""
+
 JSON = b"content-type: application/json\r\n"
 _EXPOSED = (
-    b"x-request-id, x-pointsman-node, x-pointsman-policy, x-pointsman-reason, retry-after, "
+    b"x-request-id, x-pointsman-node, x-pointsman-policy, x-pointsman-reason, "
+    b"retry-after, retry-after-ms, x-should-retry, "
     b"x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
     b"x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
 )
@@ -40,16 +45,21 @@ def error_reply(
     answer = ANSWERS[reason]
     lines = [JSON, b"x-pointsman-reason: %b\r\n" % reason.encode()]
     if answer.retry_after_s is not None:
-        wait_s = max(answer.retry_after_s, -int(-(retry_after_s or 0.0) // 1))
-        lines.append(b"retry-after: %d\r\n" % wait_s)
-    elif answer.status == 429:
-        lines.append(b"x-should-retry: false\r\n")  # the SDKs would, on their own
+        lines.append(wait_lines(max(answer.retry_after_s, retry_after_s or 0.0)))
+    if not answer.may_retry:
+        lines.append(NO_RETRY)
     if answer.status == 401:
         lines.append(b"www-authenticate: Bearer\r\n")
     if allow:
         lines.append(b"allow: %b\r\n" % allow)
     body = error_body(detail or answer.message, answer.type, code or _code(reason), param)
     return Reply(answer.status, body, b"".join(lines))
+
+
+def wait_lines(wait_s: float) -> bytes:
+    """When to come again: in whole seconds for everybody, rounded up, and in milliseconds for
+    OpenAI's clients, which go by them first: jitter would be lost on seconds."""
+    return b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (ceil(wait_s), ceil(wait_s * 1_000))
 
 
 def stream_error(reason: Reason, detail: str = "") -> bytes:

@@ -82,7 +82,9 @@ def routing_fields(endpoint: Endpoint, head: RequestHead, body: bytes) -> Routin
     return fields
 
 
-def core_request(request_id: RequestId, fields: RoutingFields, head: RequestHead) -> Request:
+def core_request(
+    request_id: RequestId, fields: RoutingFields, head: RequestHead, *, client: str = ""
+) -> Request:
     """The scheduler's view of a request. Raises BadRequest for a malformed hint.
 
     Headers win over body fields that mean the same: who sets a header knows of this gateway.
@@ -103,6 +105,7 @@ def core_request(request_id: RequestId, fields: RoutingFields, head: RequestHead
             priority=_body_priority(fields),
             tenant=_tenant(fields),
             session=_session(fields),
+            client=client,
         )
     hint = _Hints(head.hints).get
     priority, slo_ttft = hint("priority"), hint("slo-ttft-ms")
@@ -119,6 +122,7 @@ def core_request(request_id: RequestId, fields: RoutingFields, head: RequestHead
         zone=hint("zone"),
         labels=_labels(hint("labels") or ""),
         slo_ttft_s=None if slo_ttft is None else _slo_ttft_s(slo_ttft),
+        client=client,
     )
 
 
@@ -132,6 +136,11 @@ def with_tokens(request: Request, tokens: "array[int]") -> Request:
     prompt = request.prompt
     prompt = Prompt(prompt.namespace, text=prompt.text, tokens=tokens)
     return msgspec.structs.replace(request, prompt=prompt)
+
+
+def known_by_prompt(request: Request) -> Request:
+    """The request of a client without key and address: who says the same is taken for it."""
+    return msgspec.structs.replace(request, client=f"prompt:{request.prompt.fingerprint():x}")
 
 
 def _output_tokens(fields: RoutingFields) -> int | None:

@@ -19,11 +19,15 @@ from pointsman.ports import Placer, PromptTokenizer
 class Client(Protocol):
     """A client's connection, as those see it that work for it.
 
-    `is_paused` while it reads slower than it is written to.
+    `is_paused` while it reads slower than it is written to. `address` is the peer's, without
+    its port; empty where it has none.
     """
 
     transport: asyncio.Transport
     is_paused: bool
+
+    @property
+    def address(self) -> str: ...
 
     def answered(self, *, close: bool) -> None:
         """The answer is written, and the next request may be taken up."""

@@ -128,10 +128,11 @@ class RetryGuard:
         culprit: _Account | None = client if reason is Reason.RETRY_STORM else turned
         strikes = 0.0 if culprit is None else self._strikes(culprit, now_s)
         wait_s = max(wait_s, self._pressure.wait_s(least_s, now_s))
-        if strikes >= 1.0:
-            wait_s = max(wait_s, min(self._rules.penalty_s_max, wait_s * exp2(strikes)))
+        wait_s = max(wait_s, min(self._rules.penalty_s_max, wait_s * exp2(strikes)))
         told_s = spread_s(wait_s, self._rng)
-        self._keep_away(turned, client, now_s + told_s * _EARLY_SHARE)
+        # An engine that was asked may have told the client a wait of its own.
+        from_s = now_s + _EARLY_SHARE * (least_s if ran else told_s)
+        self._keep_away(turned, client, from_s)
         return told_s
 
     def gave_up(self, request: Request, outcome: Outcome, now_s: float, *, ran: bool) -> None:

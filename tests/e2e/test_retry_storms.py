@@ -1,0 +1,121 @@
+"""Clients that retry without waiting, over real HTTP, before simulated engines that are full."""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from pointsman.cli.config import Admin, Config, Limits, Listen, Log, RetryGuard
+from tests.support.cluster import Answer, Cluster, running_cluster
+
+PATH = "/v1/completions"
+
+
+@asynccontextmanager
+async def full_cluster(*, enabled: bool = True) -> AsyncIterator[Cluster]:
+    """An engine that has room for one long request, and a queue for two; it is busy, and the
+    queue is full."""
+    base = Config(
+        listen=Listen(port=0, api_keys=("others", "hasty", "polite")),
+        admin=Admin(port=0),
+        limits=Limits(queue_length_max=2),
+        retry_guard=RetryGuard(enabled=enabled),
+        log=Log(access="none"),
+    )
+    async with (
+        running_cluster(1, config=base, speed=1, kv_blocks=110) as cluster,
+        asyncio.TaskGroup() as tasks,
+    ):
+        others = [tasks.create_task(ask(cluster, "others", f"o{n}", 250)) for n in range(3)]
+        while cluster.scheduler.held < 2:  # noqa: ASYNC110 - tells nobody
+            await asyncio.sleep(0.001)
+        yield cluster
+        for task in others:
+            task.cancel()
+
+
+async def ask(cluster: Cluster, key: str, word: str, tokens: int = 2) -> Answer:
+    body = {"model": "sim", "prompt": word.ljust(4) * 1_000, "max_tokens": tokens}
+    return await cluster.post(PATH, body, {"authorization": f"Bearer {key}"})
+
+
+async def hammer(cluster: Cluster, word: str, times: int) -> list[Answer]:
+    return [await ask(cluster, "hasty", word) for _ in range(times)]
+
+
+def reasons(answers: list[Answer]) -> Counter[str]:
+    return Counter(answer.headers.get("x-pointsman-reason", "served") for answer in answers)
+
+
+async def samples(cluster: Cluster) -> dict[str, float]:
+    async with cluster.session.get(f"{cluster.admin}/metrics") as reply:
+        page = await reply.text()
+    lines = re.findall(r"^(pointsman_re\w+(?:\{[^}]*\})?) (\S+)$", page, re.M)
+    return {name: float(value) for name, value in lines}
+
+
+async def test_who_hammers_is_refused_first_and_told_to_wait_longer() -> None:
+    async with full_cluster() as cluster:
+        answers = await hammer(cluster, "h", 12)
+        assert reasons(answers) == {"queue_full": 1, "retry_early": 11}
+        waits_ms = [int(answer.headers["retry-after-ms"]) for answer in answers]
+        assert min(waits_ms[1:]) > waits_ms[0]
+        for answer in answers:
+            assert answer.status == 429
+            assert int(answer.headers["retry-after"]) * 1_000 >= int(
+                answer.headers["retry-after-ms"]
+            )
+        told = await samples(cluster)
+        assert told["pointsman_retry_penalties_total"] == 11
+        assert told['pointsman_retry_repeats_total{after="refusal"}'] == 11
+        assert told['pointsman_retry_amplification{at="gateway"}'] > 3
+        assert told['pointsman_retry_amplification{at="engines"}'] == 1
+        assert cluster.scheduler.stats.placed == 1
+
+
+async def test_others_get_the_room_that_is_there_though_they_come_later() -> None:
+    async with full_cluster() as cluster:
+        await hammer(cluster, "h", 3)
+        cluster.process.service.scheduler._held.resize(8, 30.0)
+        early = await ask(cluster, "hasty", "h")
+        assert early.headers["x-pointsman-reason"] == "retry_early"
+        waiting = [
+            asyncio.create_task(ask(cluster, "polite", "p")),
+            asyncio.create_task(ask(cluster, "hasty", "another")),
+        ]
+        async with asyncio.timeout(30):
+            while cluster.scheduler.held < 4:  # noqa: ASYNC110 - tells nobody
+                await asyncio.sleep(0.001)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_without_the_guard_all_that_come_are_refused_alike() -> None:
+    async with full_cluster(enabled=False) as cluster:
+        assert reasons(await hammer(cluster, "h", 12)) == {"queue_full": 12}
+        told = await samples(cluster)
+        assert told["pointsman_retry_penalties_total"] == 0
+        assert told['pointsman_retry_repeats_total{after="refusal"}'] == 11
+
+
+async def test_while_there_is_room_who_comes_early_is_served() -> None:
+    base = Config(
+        listen=Listen(port=0),
+        admin=Admin(port=0),
+        limits=Limits(queue_length_max=0),
+        log=Log(access="none"),
+    )
+    async with running_cluster(1, config=base, speed=20, kv_blocks=110) as cluster:
+        answers: list[Any] = []
+        first = asyncio.create_task(ask(cluster, "x", "first", 150))
+        while not cluster.scheduler.in_flight:  # noqa: ASYNC110 - tells nobody
+            await asyncio.sleep(0.001)
+        while not answers or answers[-1].status != 200:
+            answers.append(await ask(cluster, "x", "again"))
+            await asyncio.sleep(0.01)
+        assert (await first).status == 200
+    assert reasons(answers)["served"] == 1
+    assert reasons(answers)["retry_early"] >= 1
