@@ -226,6 +226,20 @@ def test_an_unknown_model_is_named_and_a_missing_one_means_the_only_one() -> Non
     assert placed(driver, "r2", model="").decision.model == MODEL
 
 
+@pytest.mark.parametrize("prompt", [{"tokens": range(640)}, {"text": "words " * 600}])
+def test_a_request_without_a_model_is_cached_under_the_one_that_it_means(
+    prompt: dict[str, object],
+) -> None:
+    for first, second in (("", MODEL), (MODEL, "")):
+        driver = Driver()
+        driver.ready("a")
+        [effect] = driver.arrive("r1", **{"model": first, **prompt})  # type: ignore[arg-type]  # keywords
+        assert isinstance(effect, Placed)
+        driver.settle("r1")
+        again = request("r2", **{"model": second, **prompt})  # type: ignore[arg-type]  # keywords
+        assert driver.scheduler.explain(again, driver.now_s).candidates[0].hit_tokens > 600
+
+
 def test_an_adapter_is_served_where_it_is_loaded() -> None:
     driver = Driver()
     driver.ready("a", "b")

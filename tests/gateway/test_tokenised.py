@@ -62,6 +62,16 @@ async def test_the_placer_gets_text_and_token_ids() -> None:
         assert len(prompt.chain(Scheme(Unit.TOKENS, 16))) == 2
 
 
+async def test_a_body_without_a_model_is_tokenised_as_the_one_that_it_means() -> None:
+    tokenizer = ScriptedTokenizer(at_once=True)
+    body = CHAT.replace(b'"model": "m", ', b"")
+    async with rig(answer_ok, tokenizer=tokenizer) as it:
+        assert (await it.ask(post("/v1/chat/completions", body))).status == 200
+        assert tokenizer.asked == [("m", Endpoint.CHAT, body)]
+        request = it.placer.order[0].request
+        assert request.model == request.prompt.namespace.model == "m"
+
+
 async def test_a_late_answer_places_then() -> None:
     tokenizer = ScriptedTokenizer()
     async with rig(answer_ok, tokenizer=tokenizer) as it:

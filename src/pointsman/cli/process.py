@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 
@@ -28,9 +28,9 @@ from pointsman.control.fleet import Fleet
 from pointsman.control.service import SchedulerService
 from pointsman.control.watcher import NodeWatcher
 from pointsman.core.errors import Reason
-from pointsman.core.events import Left, RulesChanged
+from pointsman.core.events import Left, ModelCard, RulesChanged
 from pointsman.core.ids import RequestId
-from pointsman.core.request import Request
+from pointsman.core.request import Request, meaning_one_of
 from pointsman.core.scheduler import Scheduler
 from pointsman.engines.tokenizer import Unusable
 from pointsman.gateway import Gateway
@@ -186,7 +186,9 @@ class Process:
             self.fleet,
             decisions=self.decisions,
             registry=self.registry,
-            read_request=partial(read_request, tokenizer=tokenizer),
+            read_request=partial(
+                read_request, tokenizer=tokenizer, models=self.service.scheduler.models
+            ),
             before_scrape=self._metrics.forget_labels,
             gateway_state=gateway.state,
             key_states=gateway.key_states,
@@ -208,6 +210,7 @@ async def read_request(
     body: bytes,
     *,
     tokenizer: PromptTokenizer | None = None,
+    models: Callable[[], Sequence[ModelCard]] = tuple,
 ) -> Request:
     """What the gateway would ask the scheduler, by the gateway's own code. Raises ValueError."""
     endpoint = endpoint_of(path)
@@ -218,6 +221,7 @@ async def read_request(
         head.read([(name.encode(), value.encode()) for name, value in headers.items()])
         fields = routing_fields(endpoint, head, body)
         request = core_request(RequestId("explain"), fields, head)
+        request = meaning_one_of(request, [card.name for card in models()])
     except BadHead as bad_head:
         raise ValueError(bad_head.detail) from None
     except BadRequest as bad_request:

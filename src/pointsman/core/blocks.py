@@ -119,6 +119,14 @@ class Prompt:
         prompt._fingerprint = fingerprint
         return prompt
 
+    def within(self, namespace: Namespace) -> "Prompt":
+        """The same prompt in another namespace. A `chained` one has nothing to hash anew."""
+        if self._token_bytes is None and not self.text:
+            return self
+        prompt = Prompt(namespace, text=self.text)
+        prompt.token_count, prompt._token_bytes = self.token_count, self._token_bytes
+        return prompt
+
     def chain(self, scheme: Scheme) -> list[BlockHash]:
         """The prompt's block hashes under `scheme`; empty where the unit is not known."""
         known = self._chains.get(scheme)

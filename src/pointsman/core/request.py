@@ -1,8 +1,10 @@
 """What routing knows of one request."""
 
+from collections.abc import Sequence
+
 import msgspec
 
-from pointsman.core.blocks import Prompt
+from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.errors import EndCause
 from pointsman.core.ids import ModelName, RequestId
 from pointsman.core.limits import PRIORITY_NORMAL
@@ -32,6 +34,17 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     slo_ttft_s: float | None = None
     hold_s: float | None = None
     client: str = ""
+
+
+def meaning_one_of(request: Request, served: Sequence[ModelName]) -> Request:
+    """A request that names no model means the only one served, and is cached under its name;
+    where there is another number of them it means none."""
+    if request.model or len(served) != 1:
+        return request
+    namespace = Namespace(served[0], request.prompt.namespace.salt)
+    return msgspec.structs.replace(
+        request, model=served[0], prompt=request.prompt.within(namespace)
+    )
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):

@@ -7,8 +7,6 @@ same call.
 from collections.abc import Sequence
 from random import Random
 
-import msgspec
-
 from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.candidates import eligible, exclusions, matches, shortlist
 from pointsman.core.cluster import Cluster, Health
@@ -20,7 +18,7 @@ from pointsman.core.ledger import Ledger
 from pointsman.core.limits import RETRY_AFTER_MAX_S, ROOM_WAIT_S
 from pointsman.core.placement import Demand, Hold, Refusal, Route
 from pointsman.core.policies.base import Policy
-from pointsman.core.request import Request
+from pointsman.core.request import Request, meaning_one_of
 from pointsman.core.residency import Residency, hit_tokens
 
 
@@ -82,10 +80,7 @@ class Router:
         """A request that names no model means the only one served."""
         if request.model:
             return request
-        cards = self._cluster.models()
-        if len(cards) != 1:
-            return request
-        return msgspec.structs.replace(request, model=cards[0].name)
+        return meaning_one_of(request, [card.name for card in self._cluster.models()])
 
     def retry_after_s(self, model: ModelName, reason: Reason, now_s: float) -> float | None:
         """When it may be worth to come again: the mean time until a node's prefills are

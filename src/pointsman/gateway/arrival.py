@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Callable
 
 from pointsman.core.ids import ModelName, RequestId
-from pointsman.core.request import Outcome, Request
+from pointsman.core.request import Outcome, Request, meaning_one_of
 from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.keys import Key
 from pointsman.gateway.routing import (
@@ -62,6 +62,8 @@ class Arrival:
         request = core_request(request_id, fields, self._head, client=self._sender())
         if not request.client:
             request = known_by_prompt(request)
+        if not request.model:
+            request = meaning_one_of(request, [c.name for c in self._shared.placer.models()])
         return request if self._visit is None else self._visit.enter(request, fields, self._head)
 
     def tokenize(
@@ -85,7 +87,7 @@ class Arrival:
                 log.exception("%s could not go on after its prompt was tokenised", request.id)
                 crashed()
 
-        withdraw = tokenizer.tokenize(self.model, self.endpoint, self.body, deliver)
+        withdraw = tokenizer.tokenize(request.model, self.endpoint, self.body, deliver)
         self._withdraw, is_later = withdraw, True
 
     def _sender(self) -> str:

@@ -6,12 +6,10 @@ import msgspec
 
 from pointsman.core.blocks import Prompt
 from pointsman.core.errors import EndCause, Reason
-from pointsman.core.ids import ModelName
 from pointsman.core.request import Outcome, Request
 from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.keys import Key
 from pointsman.gateway.shared import Shared
-from pointsman.ports import Placer
 from pointsman.wire.openai import RoutingFields
 
 BYTES_PER_TOKEN = 4
@@ -42,7 +40,7 @@ class Visit:
     def enter(self, request: Request, fields: RoutingFields, head: RequestHead) -> Request:
         """The request as its key lets it in. Raises KeyRefused."""
         rules = self._key.rules
-        if rules.models and not self._key.allows(_model(request, self._shared.placer)):
+        if rules.models and not self._key.allows(request.model):
             raise KeyRefused(Reason.MODEL_NOT_ALLOWED)
         # The body goes to the engine as it is, and vLLM would go by this field: lower is sooner.
         if fields.priority is not None and -fields.priority > rules.priority_max:
@@ -69,12 +67,6 @@ class Visit:
         if tenant == request.tenant and priority == request.priority:
             return request
         return msgspec.structs.replace(request, tenant=tenant, priority=priority)
-
-
-def _model(request: Request, placer: Placer) -> ModelName:
-    """What the request asks for; without a name it is the only model there is."""
-    cards = () if request.model else placer.models()
-    return cards[0].name if len(cards) == 1 else request.model
 
 
 def _estimate(prompt: Prompt) -> int:
