@@ -10,13 +10,10 @@ from typing import Any
 
 import pytest
 
-from pointsman.core.cluster import Node
-from pointsman.core.residency import Residency
 from tests.engines_live.conftest import QUEUED_MAX
 from tests.support.cluster import Answer
-from tests.support.event_replay import digest, replayed
 from tests.support.live_cluster import LiveCluster, live_cluster
-from tests.support.live_engines import LiveEngine, VllmServers, free_ports
+from tests.support.live_engines import LiveEngine
 
 CONVERSATIONS = 8
 TURNS = 6
@@ -91,99 +88,6 @@ async def test_a_chat_template_that_is_not_the_engines_is_found_out(
         assert "chat template" in node["index_doubt"]
         answer = await cluster.chat("bado keli monura seti " * 24, "what now?")
         assert await cluster.predicted_tokens(answer) > 0, "history knows better"
-
-
-async def test_a_salt_keeps_prompts_apart(vllms: Sequence[LiveEngine]) -> None:
-    prompt = Random(101).choices(range(3, 2000), k=200)
-    async with live_cluster(vllms[0]) as cluster:
-        for salt, expected in (("a", 0), ("b", 0), ("a", 192), ("b", 192), (None, 0)):
-            fields = {} if salt is None else {"cache_salt": salt}
-            answer = await cluster.complete(prompt, **fields)
-            predicted = await cluster.predicted_tokens(answer)
-            assert predicted == answer.cached_tokens == expected, salt
-            await cluster.events_are_in()
-
-
-# --- the index ----------------------------------------------------------------------------
-
-
-async def test_the_index_is_what_the_engines_hold(
-    vllms: Sequence[LiveEngine], launcher: VllmServers
-) -> None:
-    """400 requests over far more prompts than fit; one engine dies among them and returns."""
-    ports, [port] = free_ports(2), free_ports(1)
-    mortal = launcher.start(port=port, events=ports)
-    mortal.until_healthy()
-    async with live_cluster(vllms[0], mortal) as cluster:
-        await send_many(cluster, requests=200, seed=102)
-        await expect_equal(cluster)
-        mortal.kill()
-        await asyncio.sleep(0.5)
-        reborn = launcher.start(port=port, events=ports)
-        await asyncio.to_thread(reborn.until_healthy)
-        await restart_is_seen(cluster, "engine-2")
-        await send_many(cluster, requests=200, seed=103)
-        await expect_equal(cluster, evicted=True)
-    reborn.kill()
-
-
-async def test_a_reset_cache_is_known_to_be_empty(vllms: Sequence[LiveEngine]) -> None:
-    """vLLM tells of a reset with its next step only."""
-    prompt = Random(104).choices(range(3, 2000), k=200)
-    async with live_cluster(vllms[1]) as cluster:
-        await cluster.complete(prompt)
-        async with cluster.session.post(f"{vllms[1].url}/reset_prefix_cache") as reply:
-            assert reply.status == 200
-        await cluster.complete([5, 6, 7], max_tokens=1)
-        await cluster.events_are_in()
-        await expect_equal(cluster)
-        answer = await cluster.complete(prompt)
-        assert await cluster.predicted_tokens(answer) == answer.cached_tokens == 0
-
-
-async def send_many(cluster: LiveCluster, *, requests: int, seed: int) -> None:
-    """Prefixes of 30 texts, four at a time: 18,000 tokens, twice what both hold."""
-    rng = Random(seed)
-    families = [rng.choices(range(3, 2000), k=600) for _ in range(30)]
-    prompts = [rng.choice(families)[: rng.choice((70, 150, 333, 600))] for _ in range(requests)]
-
-    async def work() -> None:
-        while prompts:
-            await cluster.complete(prompts.pop(), max_tokens=3)
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(4):
-            group.create_task(work())
-
-
-async def restart_is_seen(cluster: LiveCluster, name: str) -> None:
-    async with asyncio.timeout(30):
-        while not await is_back(cluster, name):  # noqa: ASYNC110 - tells nobody
-            await asyncio.sleep(0.1)
-
-
-async def is_back(cluster: LiveCluster, name: str) -> bool:
-    [node] = [n for n in (await cluster.state())["nodes"] if n["name"] == name]
-    return bool(node["restarts"] and node["health"] == "ready" and node["index_trust"] == "exact")
-
-
-async def expect_equal(cluster: LiveCluster, *, evicted: bool = False) -> None:
-    """The index holds of each engine what its own replayed events come to, block for block."""
-    await cluster.events_are_in()
-    residency: Residency = cluster.scheduler._residency
-    for node, shown in zip(nodes_of(cluster), (await cluster.state())["nodes"], strict=True):
-        assert shown["index_trust"] == "exact"
-        async with cluster.session.get(f"{shown['url']}/kv_event_sources") as reply:
-            replay = (await reply.json())["0"]["replay_endpoint"]
-        held = await asyncio.to_thread(replayed, replay.replace("*", "127.0.0.1"))
-        expected = held.hashes("tiny", BLOCK_TOKENS)
-        assert residency.blocks(node) == len(expected), shown["name"]
-        assert residency.digest(node) == digest(expected), shown["name"]
-        assert held.removals > 100 or not evicted
-
-
-def nodes_of(cluster: LiveCluster) -> list[Node]:
-    return list(cluster.scheduler._cluster.nodes)
 
 
 # --- trouble ------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
     python tiny_model.py FOLDER [HIDDEN LAYERS]
 
-FOLDER gets what the Hugging Face hub has of a model, and the same as model.gguf for llama.cpp.
+FOLDER gets what the Hugging Face hub has of a model, and the same as model.gguf for llama.cpp;
+FOLDER/adapter a LoRA adapter for it, which changes what it says.
 With HIDDEN and LAYERS the weights are left out: vLLM makes them up (`--load-format dummy`).
 Runs in the engines' own environment.
 """
@@ -39,6 +40,7 @@ def main(folder: Path, hidden: int = 128, layers: int = 2, *, with_weights: bool
         weights = _weights(config)
         save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
         _write_gguf(folder / "model.gguf", config, tokenizer, weights)
+        _write_adapter(folder / "adapter", config, weights)
 
 
 def _dump(path: Path, value: object) -> None:
@@ -140,6 +142,36 @@ def _weights(config: dict[str, Any]) -> Weights:
         for name in ("input_layernorm", "post_attention_layernorm"):
             weights[f"model.layers.{layer}.{name}.weight"] = np.ones(hidden, np.float32)
     return weights
+
+
+# --- LoRA ---------------------------------------------------------------------------------
+
+ADAPTER_RANK = 8
+ADAPTED = ("q_proj", "v_proj")
+
+
+def _write_adapter(folder: Path, config: dict[str, Any], weights: Weights) -> None:
+    folder.mkdir(exist_ok=True)
+    described = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": "tiny",
+        "r": ADAPTER_RANK,
+        "lora_alpha": 2 * ADAPTER_RANK,
+        "target_modules": list(ADAPTED),
+        "bias": "none",
+    }
+    _dump(folder / "adapter_config.json", described)
+    rng = np.random.default_rng(1)
+    tensors: Weights = {}
+    for layer in range(config["num_hidden_layers"]):
+        for module in ADAPTED:
+            name = f"model.layers.{layer}.self_attn.{module}"
+            rows, columns = weights[f"{name}.weight"].shape
+            for half, shape in (("A", (ADAPTER_RANK, columns)), ("B", (rows, ADAPTER_RANK))):
+                values = (rng.standard_normal(shape) * 0.3).astype(np.float32)
+                tensors[f"base_model.model.{name}.lora_{half}.weight"] = values
+    save_file(tensors, str(folder / "adapter_model.safetensors"), metadata={"format": "pt"})
 
 
 # --- llama.cpp ----------------------------------------------------------------------------
