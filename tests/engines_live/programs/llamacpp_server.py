@@ -1,8 +1,9 @@
 """llama.cpp's own HTTP server, from the prebuilt `xllamacpp`, as a process.
 
-    python llamacpp_server.py MODEL.gguf PORT
+    python llamacpp_server.py MODEL.gguf PORT [NAME SLOT_TOKENS]
 
-Four slots of 1,024 tokens each; every route that Pointsman reads is on. SIGTERM ends it.
+Four slots, of 1,024 tokens each unless told otherwise; every route that Pointsman reads is on.
+SIGTERM ends it.
 Runs in the engines' own environment.
 """
 
@@ -14,17 +15,16 @@ import threading
 import xllamacpp
 
 SLOTS = 4
-SLOT_TOKENS = 1024
 
 
-def main(model: str, port: int) -> None:
+def main(model: str, port: int, name: str = "tiny", slot_tokens: int = 1024) -> None:
     parameters = xllamacpp.CommonParams()
     parameters.model.path = model
-    parameters.model_alias = {"tiny"}
+    parameters.model_alias = {name}
     parameters.hostnames = ["127.0.0.1"]
     parameters.port = port
     parameters.n_parallel = SLOTS
-    parameters.n_ctx = SLOTS * SLOT_TOKENS
+    parameters.n_ctx = SLOTS * slot_tokens
     parameters.kv_unified = False
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
     parameters.n_threads_http = 16
@@ -42,4 +42,7 @@ def main(model: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    if len(sys.argv) > 3:
+        main(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+    else:
+        main(sys.argv[1], int(sys.argv[2]))
