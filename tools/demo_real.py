@@ -7,6 +7,7 @@ the engine, and runs this.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ STOP_S_MAX = 20.0
 
 
 def main(weights: str, options: Sequence[str]) -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers = [stack.enter_context(_server(weights, port, folder)) for port in PORTS]
@@ -34,9 +36,10 @@ def main(weights: str, options: Sequence[str]) -> int:
             _wait_for(port, server, folder)
         urls = [word for port in PORTS for word in ("--engine", f"http://127.0.0.1:{port}")]
         command = [sys.executable, "-m", "pointsman", "serve", *urls, *options]
-        with suppress(KeyboardInterrupt), subprocess.Popen(command) as gateway:  # noqa: S603 - our own words
+        with subprocess.Popen(command) as gateway:  # noqa: S603 - our own words
+            signal.signal(signal.SIGTERM, lambda *_: gateway.terminate())
+            signal.signal(signal.SIGINT, lambda *_: None)  # the terminal tells it, too
             return gateway.wait()
-        return 0
 
 
 @contextmanager
