@@ -16,7 +16,8 @@ from pointsman.wire.openai import Endpoint
 
 VerdictSink = Callable[[Verdict], None]
 """Told each verdict about one request, on the thread that owns the placer. May be called
-before the call that caused it returns. After Held, Placed or Refused follows."""
+before the call that caused it returns. After Held, Placed or Refused follows; after Placed,
+Recalled may, and is answered by `failed` unless it is void."""
 
 
 class Placer(Protocol):

@@ -48,6 +48,8 @@ def take(one: Exchange, step: Step | EndCause, now_s: float = 100.0) -> None:
             one.redialled(now_s)
         case Step.FAIL:
             one.failed(FailureKind.ERROR)
+        case Step.RECALL:
+            one.recalled()
         case Step.START:
             one.started(now_s)
         case _:
@@ -115,6 +117,21 @@ def test_attempts_are_bounded_by_kind(kind: FailureKind, attempts_max: int) -> N
         one.failed(kind)
         assert one.attempts == attempt
     assert not one.may_be_placed
+
+
+@pytest.mark.parametrize("state", State)
+def test_only_an_attempt_without_a_byte_may_be_recalled(state: State) -> None:
+    assert at(state).may_be_recalled is (state in {State.PLACED, State.DIALLED})
+
+
+def test_a_recall_leaves_the_attempts_for_faults() -> None:
+    one = exchange()
+    for _ in range(ATTEMPTS_MAX):
+        one.placed(100.0)
+        one.recalled()
+        one.held()
+    assert one.may_be_placed
+    assert one.overdue(3_699.0) is None
 
 
 def test_busy_answers_leave_the_attempts_for_faults() -> None:

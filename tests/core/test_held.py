@@ -6,7 +6,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from pointsman.core.admission.held import HeldQueue
 from pointsman.core.ids import RequestId
+from pointsman.core.placement import Attempt
 from tests.support.driver import request
+
+
+def attempt(request_id: str, arrived_s: float = 0.0, **fields: object) -> Attempt:
+    return Attempt(request(request_id, **fields), arrived_s)
 
 
 def ids(queue: HeldQueue) -> list[str]:
@@ -15,23 +20,23 @@ def ids(queue: HeldQueue) -> list[str]:
 
 def test_urgency_comes_before_arrival() -> None:
     queue = HeldQueue()
-    assert queue.add(request("a"), 0.0) == 1
-    assert queue.add(request("b"), 0.0) == 2
-    assert queue.add(request("c", priority=5), 0.0) == 1
+    assert queue.add(attempt("a"), 0.0) == 1
+    assert queue.add(attempt("b"), 0.0) == 2
+    assert queue.add(attempt("c", priority=5), 0.0) == 1
     assert ids(queue) == ["c", "a", "b"]
 
 
 def test_a_full_queue_says_so_and_keeps_what_it_has() -> None:
     queue = HeldQueue(length_max=1)
-    queue.add(request("a"), 0.0)
+    queue.add(attempt("a"), 0.0)
     assert queue.full
     assert ids(queue) == ["a"]
 
 
 def test_deadlines_expire_in_order_and_only_once() -> None:
     queue = HeldQueue()
-    queue.add(request("late", hold_s=9.0), 0.0)
-    queue.add(request("soon", hold_s=1.0), 0.0)
+    queue.add(attempt("late", hold_s=9.0), 0.0)
+    queue.add(attempt("soon", hold_s=1.0), 0.0)
     assert queue.next_deadline_s() == 1.0
     assert [w.request.id for w in queue.expired(1.0)] == ["soon"]
     assert queue.expired(1.0) == []
@@ -40,7 +45,7 @@ def test_deadlines_expire_in_order_and_only_once() -> None:
 
 def test_a_request_that_leaves_is_forgotten() -> None:
     queue = HeldQueue()
-    queue.add(request("a"), 0.0)
+    queue.add(attempt("a"), 0.0)
     assert queue.remove(RequestId("a")) is not None
     assert queue.remove(RequestId("a")) is None
     assert queue.next_deadline_s() is None
@@ -48,10 +53,19 @@ def test_a_request_that_leaves_is_forgotten() -> None:
 
 def test_who_is_ahead_is_of_the_same_model_and_as_urgent() -> None:
     queue = HeldQueue()
-    queue.add(request("other", model="z"), 0.0)
-    queue.add(request("low", priority=-1), 0.0)
-    queue.add(request("same"), 0.0)
+    queue.add(attempt("other", model="z"), 0.0)
+    queue.add(attempt("low", priority=-1), 0.0)
+    queue.add(attempt("same"), 0.0)
     assert [w.request.id for w in queue.ahead_of(request("x"))] == ["same"]
+
+
+def test_who_comes_back_has_lost_no_place_and_waits_from_now_on() -> None:
+    queue = HeldQueue()
+    queue.add(attempt("later", 5.0, hold_s=10.0), 5.0)
+    assert queue.add(attempt("back", 1.0, hold_s=10.0), 8.0) == 1
+    assert ids(queue) == ["back", "later"]
+    assert queue.next_deadline_s() == 15.0
+    assert [w.request.id for w in queue.expired(18.0)] == ["later", "back"]
 
 
 class HeldMachine(RuleBasedStateMachine):
@@ -69,7 +83,7 @@ class HeldMachine(RuleBasedStateMachine):
     def add(self, priority: int, hold_s: int) -> None:
         self.count += 1
         name = f"r{self.count}"
-        position = self.queue.add(request(name, priority=priority, hold_s=hold_s), self.now_s)
+        position = self.queue.add(attempt(name, priority=priority, hold_s=hold_s), self.now_s)
         self.twin.append((-priority, self.count, name, self.now_s + hold_s))
         self.twin.sort()
         assert self.twin[position - 1][2] == name

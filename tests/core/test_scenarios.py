@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from pointsman.core.errors import EndCause, FailureKind
-from pointsman.core.events import NodeDraining, NodeLeft, NodeProbed, PolicyChosen
+from pointsman.core.events import Effect, NodeDraining, NodeLeft, NodeProbed, PolicyChosen
 from pointsman.core.limits import PROBE_FAILURES_MAX, PROBE_SUCCESSES_MIN
 from tests.support.driver import Driver, request, teach, told
 
@@ -65,11 +65,15 @@ class Play:
         lines: list[str] = method(*names, **options)
         return lines
 
+    def told(self, effects: list[Effect]) -> list[str]:
+        """What comes of it, recalls obeyed."""
+        return told(self.driver.obey(effects))
+
     def do_node(
         self, name: str, kv: str = "10000", limit: str = "", pool: str = "default"
     ) -> list[str]:
         self.driver.join(name, pool=pool, concurrency_max=int(limit) if limit else None)
-        return told(self.driver.describe(name, kv_blocks=int(kv)))
+        return self.told(self.driver.describe(name, kv_blocks=int(kv)))
 
     def do_down(self, name: str) -> list[str]:
         return self._probe(name, healthy=False, times=PROBE_FAILURES_MAX)
@@ -79,23 +83,23 @@ class Play:
 
     def _probe(self, name: str, *, healthy: bool, times: int) -> list[str]:
         event = NodeProbed(self.driver.ids[name], healthy)
-        return [line for _ in range(times) for line in told(self.driver.step(event))]
+        return [line for _ in range(times) for line in self.told(self.driver.step(event))]
 
     def do_drain(self, name: str) -> list[str]:
-        return told(self.driver.step(NodeDraining(self.driver.ids[name], True)))
+        return self.told(self.driver.step(NodeDraining(self.driver.ids[name], True)))
 
     def do_undrain(self, name: str) -> list[str]:
-        return told(self.driver.step(NodeDraining(self.driver.ids[name], False)))
+        return self.told(self.driver.step(NodeDraining(self.driver.ids[name], False)))
 
     def do_leave(self, name: str) -> list[str]:
-        return told(self.driver.step(NodeLeft(self.driver.ids[name])))
+        return self.told(self.driver.step(NodeLeft(self.driver.ids[name])))
 
     def do_restart(self, name: str) -> list[str]:
         self.driver.join(name)
-        return [f"{name} is #{self.driver.ids[name]}", *told(self.driver.describe(name))]
+        return [f"{name} is #{self.driver.ids[name]}", *self.told(self.driver.describe(name))]
 
     def do_policy(self, name: str) -> list[str]:
-        return told(self.driver.step(PolicyChosen(name)))
+        return self.told(self.driver.step(PolicyChosen(name)))
 
     def do_learned(self) -> list[str]:
         for node in self.driver.scheduler._cluster.nodes:
@@ -103,24 +107,24 @@ class Play:
         return []
 
     def do_arrive(self, request_id: str, text: str = "hello", **options: str) -> list[str]:
-        return told(self.driver.arrive(request_id, _text(text), **_fields(options)))
+        return self.told(self.driver.arrive(request_id, _text(text), **_fields(options)))
 
     def do_start(self, request_id: str) -> list[str]:
-        return told(self.driver.start(request_id))
+        return self.told(self.driver.start(request_id))
 
     def do_finish(self, request_id: str, cached: str = "", prompt: str = "") -> list[str]:
         usage = {"cached_tokens": int(cached)} if cached else {}
         usage |= {"prompt_tokens": int(prompt)} if prompt else {}
-        return told(self.driver.settle(request_id, EndCause.FINISHED, **usage))
+        return self.told(self.driver.settle(request_id, EndCause.FINISHED, **usage))
 
     def do_gone(self, request_id: str) -> list[str]:
-        return told(self.driver.settle(request_id, EndCause.CLIENT_GONE))
+        return self.told(self.driver.settle(request_id, EndCause.CLIENT_GONE))
 
     def do_fail(self, request_id: str, kind: str) -> list[str]:
-        return told(self.driver.fail(request_id, FailureKind(kind)))
+        return self.told(self.driver.fail(request_id, FailureKind(kind)))
 
     def do_wait(self, seconds: str) -> list[str]:
-        return told(self.driver.advance(float(seconds)))
+        return self.told(self.driver.advance(float(seconds)))
 
     def do_explain(self, request_id: str, text: str, **options: str) -> list[str]:
         asked = request(request_id, _text(text), **_fields(options))

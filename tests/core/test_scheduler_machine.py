@@ -3,7 +3,7 @@ duplicate and late messages leaves exactly what is really held."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import (
@@ -14,9 +14,12 @@ from pointsman.core.events import (
     NodeProbed,
     Placed,
     PolicyChosen,
+    Recalled,
     Refused,
+    RulesChanged,
 )
 from pointsman.core.ids import NodeId
+from pointsman.core.limits import Preemption, Rules
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.policies import catalog
 from tests.support.driver import Driver
@@ -31,6 +34,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.driver = Driver(SchedulerOptions(queue_length_max=4))
         self.placed: dict[str, NodeId] = {}
         self.held: set[str] = set()
+        self.recalled: dict[str, NodeId] = {}
         self.count = 0
         self.driver.ready("a", "b", "c", kv_blocks=60)
 
@@ -46,17 +50,30 @@ class SchedulerMachine(RuleBasedStateMachine):
                 case Refused():
                     self.held.discard(effect.request_id)
                     self.placed.pop(effect.request_id, None)
+                case Recalled():
+                    assert self.placed[effect.request_id] == effect.node_id
+                    assert effect.request_id not in self.recalled, "asked for twice"
+                    self.recalled[effect.request_id] = effect.node_id
                 case _:
                     pass
 
     @rule(
         request_id=REQUESTS,
         words=st.integers(1, 600),
-        priority=st.integers(-1, 1),
+        priority=st.sampled_from([-10, 0, 10]),
         stream=st.booleans(),
         output=st.integers(0, 200),
+        slo_ttft_s=st.sampled_from([None, 0.01]),
     )
-    def arrive(self, request_id: str, words: int, priority: int, stream: bool, output: int) -> None:
+    def arrive(
+        self,
+        request_id: str,
+        words: int,
+        priority: int,
+        stream: bool,
+        output: int,
+        slo_ttft_s: float | None,
+    ) -> None:
         if request_id in self.placed or request_id in self.held:
             return
         self.take(
@@ -67,17 +84,26 @@ class SchedulerMachine(RuleBasedStateMachine):
                 stream=stream,
                 max_output_tokens=output,
                 hold_s=5.0,
+                slo_ttft_s=slo_ttft_s,
             )
         )
 
     @rule(request_id=REQUESTS)
     def start(self, request_id: str) -> None:
+        self.recalled.pop(request_id, None)  # void: the first byte was sooner
         self.take(self.driver.start(request_id))
 
     @rule(request_id=REQUESTS, kind=st.sampled_from(FailureKind))
     def fail(self, request_id: str, kind: FailureKind) -> None:
+        """Recalls that nobody asked for are among them: they must do no harm."""
         self.placed.pop(request_id, None)
+        self.recalled.pop(request_id, None)
         self.take(self.driver.fail(request_id, kind))
+
+    @precondition(lambda self: self.recalled)
+    @rule(data=st.data())
+    def give_back(self, data: st.DataObject) -> None:
+        self.fail(data.draw(st.sampled_from(sorted(self.recalled))), FailureKind.RECALLED)
 
     @rule(
         request_id=REQUESTS,
@@ -89,6 +115,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self, request_id: str, end: EndCause, cached: int | None, prompt: int | None
     ) -> None:
         self.placed.pop(request_id, None)
+        self.recalled.pop(request_id, None)
         self.held.discard(request_id)
         effects = self.driver.settle(
             request_id, end, streamed=True, cached_tokens=cached, prompt_tokens=prompt, ttft_s=0.1
@@ -111,6 +138,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(name=NODES, draining=st.booleans())
     def drain(self, name: str, draining: bool) -> None:
         self.take(self.driver.step(NodeDraining(self.driver.ids[name], draining)))
+
+    @rule(preemption=st.sampled_from(Preemption))
+    def rules(self, preemption: Preemption) -> None:
+        rules = Rules(queue_length_max=4, preemption=preemption)
+        self.take(self.driver.step(RulesChanged(rules)))
 
     @rule(policy=st.sampled_from(catalog.names()))
     def choose(self, policy: str) -> None:

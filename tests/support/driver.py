@@ -16,6 +16,7 @@ from pointsman.core.events import (
     NodeJoined,
     NodeSpec,
     Placed,
+    Recalled,
     Refused,
     Settled,
     Started,
@@ -77,6 +78,16 @@ class Driver:
     def fail(self, request_id: str, kind: FailureKind) -> list[Effect]:
         return self.step(Failed(RequestId(request_id), kind))
 
+    def obey(self, effects: list[Effect]) -> list[Effect]:
+        """The effects, and what comes of giving back what they recall, as a gateway does."""
+        all_effects: list[Effect] = []
+        for effect in effects:
+            all_effects.append(effect)
+            if isinstance(effect, Recalled):
+                back = self.fail(effect.request_id, FailureKind.RECALLED)
+                all_effects += self.obey(back)
+        return all_effects
+
     def settle(
         self, request_id: str, end: EndCause = EndCause.FINISHED, **fields: object
     ) -> list[Effect]:
@@ -112,6 +123,8 @@ def _told(effect: Effect) -> str:
         case Refused():
             wait = "never" if effect.retry_after_s is None else f"{effect.retry_after_s:.1f} s"
             return f"refused {effect.request_id}, retry after {wait}: {effect.decision.why}"
+        case Recalled():
+            return f"recalled {effect.request_id} from #{effect.node_id}: {effect.cause}"
         case Admitted():
             return f"admitted {effect.name} as #{effect.node_id}"
         case _:

@@ -7,7 +7,7 @@ import msgspec
 from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.decision import Decision, Ruling
 from pointsman.core.errors import ANSWERS, FAILURE_REASONS, FailureKind, Reason
-from pointsman.core.events import Held, ModelCard, Placed, Refused
+from pointsman.core.events import Held, ModelCard, Placed, RecallCause, Recalled, Refused
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
 from pointsman.core.limits import BUSY_ATTEMPTS_MAX
 from pointsman.core.request import Outcome, Request
@@ -74,6 +74,9 @@ class ScriptedPlacer:
         told = self.told[request_id]
         assert told.owes, "failed after the end"
         told.failures.append(kind)
+        if kind is FailureKind.RECALLED and self.hold:
+            told.sink(Held(request_id, 1, self._decision(told, Ruling.HELD)))
+            return
         if len(told.failures) < min(len(self.urls), BUSY_ATTEMPTS_MAX):
             self.place(told)
         else:
@@ -105,6 +108,11 @@ class ScriptedPlacer:
             self._decision(told, Ruling.PLACED),
         )
         told.sink(placed)
+
+    def recall(self, told: Told, *, breaks: bool = False) -> None:
+        """Take its last placement back."""
+        node_id = NodeId(told.nodes[-1] + 1)
+        told.sink(Recalled(told.request.id, node_id, RecallCause.NODE_DOWN, breaks))
 
     def place_held(self) -> None:
         """Place all that are held."""

@@ -3,7 +3,7 @@
 Defaults are those of the parts that go by them; each description says what a value trades.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -254,8 +254,29 @@ class Retries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = _RETRIES.attempts_max
     busy_attempts_max: Annotated[
-        Count, Meta(description="Engines that may answer 'busy' to it before its client is told.")
+        Count,
+        Meta(
+            description="Engines that may answer 'busy' to it before its client is told. When all "
+            "of them are, it waits for room in the queue."
+        ),
     ] = _RETRIES.busy_attempts_max
+    recalls_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10,
+            description="Times that a request may be taken back from an engine before its first "
+            "byte, to wait or run elsewhere; 0 leaves everything where it was sent.",
+        ),
+    ] = _RETRIES.recalls_max
+    preemption: Annotated[
+        Literal["off", "queued", "streaming"],
+        Meta(
+            description="Who gives way to a request that is more urgent by 10 or more and would "
+            "miss its time: queued, whoever has no first byte yet and then waits again; "
+            "streaming, answers under way as well, which break off; off, nobody."
+        ),
+    ] = "queued"
     budget_ratio: Annotated[
         float,
         Meta(

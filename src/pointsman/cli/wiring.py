@@ -6,7 +6,7 @@ from pointsman.collectors.cadence import Cadence
 from pointsman.core.admission.key_rules import KeyLimits, KeyRules
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import ModelName, NodeName
-from pointsman.core.limits import GuardRules, HealthRules, RetryRules, Timeouts
+from pointsman.core.limits import GuardRules, HealthRules, Preemption, RetryRules, Timeouts
 from pointsman.core.options import SchedulerOptions
 from pointsman.gateway import ApiKey, key_digest
 from pointsman.gateway.options import GatewayOptions
@@ -26,6 +26,7 @@ def scheduler_options(config: Config) -> SchedulerOptions:
         ),
         retries=retry_rules(config),
         retry_guard=guard_rules(config),
+        preemption=Preemption(config.retries.preemption),
         index_bytes_max=config.limits.index_bytes_max,
     )
 
@@ -36,6 +37,7 @@ def retry_rules(config: Config) -> RetryRules:
     return RetryRules(
         attempts_max=retries.attempts_max,
         busy_attempts_max=retries.busy_attempts_max,
+        recalls_max=retries.recalls_max,
         budget_ratio=retries.budget_ratio,
         budget_min=retries.budget_min,
     )

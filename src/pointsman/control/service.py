@@ -28,6 +28,7 @@ from pointsman.core.events import (
     ModelCard,
     Placed,
     PolicyChosen,
+    Recalled,
     Refused,
     Settled,
     Started,
@@ -53,6 +54,10 @@ TICK_S_MIN = 0.002
 log = logging.getLogger(__name__)
 
 _CLIENT_GONE = EndCause.CLIENT_GONE  # Python 3.11 takes 0.1 us to look an enum's member up
+
+
+_NO_FAULTS = frozenset({FailureKind.BUSY, FailureKind.RECALLED})
+"""Failed attempts that make no node suspicious."""
 
 
 class _Open:
@@ -130,7 +135,7 @@ class SchedulerService:
 
     def failed(self, request_id: RequestId, kind: FailureKind) -> None:
         entry = self._open.get(request_id)
-        if entry is not None and entry.node_id is not None and kind is not FailureKind.BUSY:
+        if entry is not None and entry.node_id is not None and kind not in _NO_FAULTS:
             for watcher in self._watchers:
                 watcher.failed(entry.node_id)
         self.submit(Failed(request_id, kind))
@@ -205,7 +210,7 @@ class SchedulerService:
         effects = self._step(event)
         for effect in effects:
             match effect:
-                case Placed() | Held() | Refused():
+                case Placed() | Held() | Refused() | Recalled():
                     self._deliver(effect)
                 case Admitted():
                     for watcher in self._watchers:
@@ -250,7 +255,8 @@ class SchedulerService:
         return [self._refusal(request_id, model, "the scheduler failed")]
 
     def _deliver(self, verdict: Verdict) -> None:
-        self._decisions.record(verdict.decision)
+        if not isinstance(verdict, Recalled):
+            self._decisions.record(verdict.decision)
         if isinstance(verdict, Held):
             self._arm_for_held()
         entry = self._open.get(verdict.request_id)

@@ -9,6 +9,7 @@ Reading order, top-down; a file imports only from files below it:
     records        the record of a decision
     membership     what shells report of nodes, applied
     router         candidates, their costs, the policy's choice: one pure question
+    recalls        placed requests that are taken back before their first byte
     bookings       placed requests, and what each has of its node
     flight         one placed request: what was booked for it, what its end teaches
     admission/     may it come in? held requests, retry guard, retry budget
@@ -18,6 +19,7 @@ Reading order, top-down; a file imports only from files below it:
     cost           what would it cost there: one row a candidate, in seconds
     ledger         KV-block leases: reserve, commit, release, expiry
     residency      what each node is believed to hold of a prompt
+    busy           engines that call themselves busy: how much they are sent
     cluster        nodes by incarnation: health, facts, signals, own work
     self_check     predicted against reported hits
     engine_blocks  an engine's opaque block hashes -> our own chain

@@ -21,8 +21,8 @@ class Bookings:
     residency it changes."""
 
     def __init__(self, *, cluster: Cluster, ledger: Ledger, residency: Residency) -> None:
-        self._cluster = cluster
-        self._ledger = ledger
+        self.cluster = cluster
+        self.ledger = ledger
         self._residency = residency
         self._flights: dict[RequestId, Flight] = {}
         self._uncredited: Flight | None = None
@@ -34,6 +34,9 @@ class Bookings:
     def __contains__(self, request_id: RequestId) -> bool:
         return request_id in self._flights
 
+    def get(self, request_id: RequestId) -> Flight | None:
+        return self._flights.get(request_id)
+
     def __iter__(self) -> Iterator[Flight]:
         return iter(self._flights.values())
 
@@ -43,11 +46,11 @@ class Bookings:
         """It goes to `node`, as `row` foretells."""
         request = attempt.request
         assert self._uncredited is None, "catch up before the next placement"
-        self._ledger.reserve(request.id, node.id, row.kv_blocks, now_s)
+        self.ledger.reserve(request.id, node.id, row.kv_blocks, now_s)
         flight = Flight(attempt, demand, node, row, now_s)
         self._flights[request.id] = self._uncredited = flight
         node.book(request.id, flight.work, now_s)
-        self._cluster.placed(node)
+        self.cluster.placed(node)
         if not request.stream:
             heappush(self._assumed_starts, (now_s + row.first_token_s, request.id))
 
@@ -57,7 +60,7 @@ class Bookings:
         if flight is None:
             return False
         flight.started(now_s)
-        self._ledger.commit(request_id, now_s)
+        self.ledger.commit(request_id, now_s)
         return True
 
     def take(self, request_id: RequestId) -> Flight | None:
@@ -81,9 +84,9 @@ class Bookings:
         as the incarnation does."""
         request_id, node = flight.request.id, flight.node
         assert flight.credit is not None, request_id
-        self._ledger.release(request_id)
+        self.ledger.release(request_id)
         node.unbook(request_id, flight.work, now_s)
-        return flight.credit if self._cluster.get(node.id) is node else None
+        return flight.credit if self.cluster.get(node.id) is node else None
 
     # --- what is done later ------------------------------------------------------------
 
@@ -107,9 +110,9 @@ class Bookings:
 
     def check(self) -> None:
         """Every booking has its flight: leases, in-flight counts and tokens add up."""
-        live = [f for f in self if self._cluster.get(f.node.id) is f.node]
-        for node in self._cluster.nodes:
+        live = [f for f in self if self.cluster.get(f.node.id) is f.node]
+        for node in self.cluster.nodes:
             here = [f for f in live if f.node is node]
             assert node.inflight == len(here), (node, here)
             assert node.kv_tokens == sum(f.work.kv_tokens for f in here), node
-            assert self._ledger.lease_count(node.id) <= len(here), node
+            assert self.ledger.lease_count(node.id) <= len(here), node

@@ -74,7 +74,7 @@ class Node:
         self._prefilled_at_s = 0.0
         self.kv_tokens = 0
         self.output_tokens = 0
-        self._prefills: dict[RequestId, Work] = {}
+        self.prefills: dict[RequestId, Work] = {}  # that are not over, oldest first
         self._head_since_s = 0.0
         # Polled: corrects, never leads.
         self.signals = NodeSignals()
@@ -104,6 +104,11 @@ class Node:
         return self.health is Health.READY and not self.draining
 
     @property
+    def troubled(self) -> bool:
+        """Whether what waits on it had better wait elsewhere."""
+        return self.health is Health.DOWN
+
+    @property
     def speeds(self) -> Speeds:
         return self.calibration.speeds()
 
@@ -121,7 +126,7 @@ class Node:
     def queue_ahead_s(self, now_s: float) -> float:
         """Prefill seconds still ahead of a newcomer: the head's elapsed time is taken off,
         but no more than the head itself, whose prediction may have been short."""
-        prefills = self._prefills
+        prefills = self.prefills
         if not prefills:
             return 0.0
         head = next(iter(prefills.values()))
@@ -147,10 +152,10 @@ class Node:
     # --- own work ----------------------------------------------------------------------
 
     def book(self, request_id: RequestId, work: Work, now_s: float) -> None:
-        assert request_id not in self._prefills, request_id
-        if not self._prefills:
+        assert request_id not in self.prefills, request_id
+        if not self.prefills:
             self._head_since_s = now_s
-        self._prefills[request_id] = work
+        self.prefills[request_id] = work
         self.calibration.tried(now_s, idle=not self.inflight)
         self.inflight += 1
         self.waiting += 1
@@ -167,7 +172,7 @@ class Node:
         self._rank()
 
     def _end_prefill(self, request_id: RequestId, now_s: float) -> None:
-        work = self._prefills.pop(request_id, None)
+        work = self.prefills.pop(request_id, None)
         if work is None:
             return
         self._head_since_s = now_s
@@ -178,7 +183,7 @@ class Node:
         self.prefilled_s += work.prefill_s
         self._prefilled_lately_s = self._faded_s(now_s) + work.prefill_s
         self._prefilled_at_s = now_s
-        if not self._prefills:
+        if not self.prefills:
             self.queue_s = self.queue_attention = 0.0  # rounding does not add up
 
     def unbook(self, request_id: RequestId, work: Work, now_s: float) -> None:
@@ -196,7 +201,10 @@ class Node:
     def respecify(self, spec: NodeSpec) -> None:
         """It is configured like this from here on."""
         self.spec = spec
-        self.concurrency_max = spec.concurrency_max or NODE_CONCURRENCY_MAX
+        self.concurrency_max = self.concurrency_configured = (
+            spec.concurrency_max or NODE_CONCURRENCY_MAX
+        )
+        self.widens_at_s = 0.0
 
     # --- what shells report ------------------------------------------------------------
 
@@ -268,7 +276,7 @@ class Node:
     def __repr__(self) -> str:
         return (
             f"<Node {self.name}#{self.id} {self.health}{' draining' if self.draining else ''}, "
-            f"{self.inflight} in flight, {len(self._prefills)} in prefill>"
+            f"{self.inflight} in flight, {len(self.prefills)} in prefill>"
         )
 
 

@@ -34,6 +34,7 @@ class Reason(StrEnum):
     RETRY_STORM = "retry_storm"
     SUPERSEDED = "superseded"
     IDEMPOTENCY_CONFLICT = "idempotency_conflict"
+    PREEMPTED = "preempted"
     NO_NODE = "no_node"
     NO_MATCHING_NODE = "no_matching_node"
     DRAINING = "draining"
@@ -125,6 +126,7 @@ ANSWERS: dict[Reason, Answer] = {
         "A request with this Idempotency-Key and another body is running.",
         may_retry=False,
     ),
+    Reason.PREEMPTED: Answer(429, _RATE, "More urgent requests needed the room.", 1),
     Reason.NO_NODE: Answer(503, _SERVER, "No engine for this model is up.", 5),
     Reason.NO_MATCHING_NODE: Answer(
         503, _SERVER, "No engine matches the request's pool or labels.", 5
@@ -162,6 +164,7 @@ class FailureKind(StrEnum):
     BUSY = "busy"  # 429, or 503 from the engine's queue limit
     ERROR = "error"  # any other 5xx
     BROKEN = "broken"  # not HTTP
+    RECALLED = "recalled"  # none: the scheduler took it back
 
 
 FAILURE_REASONS: dict[FailureKind, Reason] = {
@@ -171,6 +174,7 @@ FAILURE_REASONS: dict[FailureKind, Reason] = {
     FailureKind.BUSY: Reason.NODE_BUSY,
     FailureKind.ERROR: Reason.NODE_BROKEN,
     FailureKind.BROKEN: Reason.NODE_BROKEN,
+    FailureKind.RECALLED: Reason.PREEMPTED,
 }
 """What the client is told when an attempt failed and no other may be made."""
 

@@ -34,8 +34,8 @@ class Started(msgspec.Struct, frozen=True, gc=False):
 class Failed(msgspec.Struct, frozen=True, gc=False):
     """The attempt on the placed node ended before its first byte.
 
-    Answered by Placed (another node, inside the retry budget) or Refused. Never held: the
-    gateway still has the node's own answer in hand and would pass that on.
+    Answered by Placed (another node, inside the retry budget), Held (every node is busy, or the
+    request was recalled) or Refused.
     """
 
     request_id: RequestId
@@ -283,6 +283,25 @@ class Held(msgspec.Struct, frozen=True, gc=False):
     decision: Decision
 
 
+class RecallCause(StrEnum):
+    """Why a placement is taken back."""
+
+    NODE_DOWN = "node_down"
+    PREEMPTED = "preempted"
+
+
+class Recalled(msgspec.Struct, frozen=True, gc=False):
+    """Abort what runs for the request on this node, before its first byte, and say so by
+    `Failed(RECALLED)`: then it is placed again. Void if a byte has come, or the attempt has
+    ended, meanwhile. `breaks` ends an answer that streams already, and then it is over.
+    """
+
+    request_id: RequestId
+    node_id: NodeId
+    cause: RecallCause
+    breaks: bool = False
+
+
 class Refused(msgspec.Struct, frozen=True, gc=False):
     """Tell the client no. `detail` names what was asked for and the remedy."""
 
@@ -307,5 +326,5 @@ class Left(msgspec.Struct, frozen=True):
     node_id: NodeId
 
 
-Verdict = Placed | Held | Refused
-Effect = Placed | Held | Refused | Admitted | Left
+Verdict = Placed | Held | Refused | Recalled
+Effect = Placed | Held | Refused | Recalled | Admitted | Left

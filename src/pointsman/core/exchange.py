@@ -22,7 +22,7 @@ class State(StrEnum):
     """Where a request is. A state says what is waited for."""
 
     RECEIVED = "received"  # the scheduler's first word
-    QUEUED = "queued"  # a node: held by the scheduler, or after a failed attempt
+    QUEUED = "queued"  # a node: held by the scheduler, or after a failed or recalled attempt
     PLACED = "placed"  # a connection to the node
     DIALLED = "dialled"  # the first byte of the node's answer
     STREAMING = "streaming"  # the rest of the answer
@@ -37,6 +37,7 @@ class Step(StrEnum):
     DIAL = "dial"
     REDIAL = "redial"
     FAIL = "fail"
+    RECALL = "recall"
     START = "start"
 
 
@@ -54,12 +55,23 @@ TRANSITIONS: Mapping[State, Mapping[Step | EndCause, State]] = MappingProxyType(
     {
         State.RECEIVED: {Step.HOLD: State.QUEUED, Step.PLACE: State.PLACED, **_ABANDONED},
         # After a failed attempt the node's own answer may be what the client gets.
-        State.QUEUED: {Step.PLACE: State.PLACED, **_ANSWERED_WITH_ERROR, **_ABANDONED},
-        State.PLACED: {Step.DIAL: State.DIALLED, Step.FAIL: State.QUEUED, **_ABANDONED},
+        State.QUEUED: {
+            Step.HOLD: State.QUEUED,
+            Step.PLACE: State.PLACED,
+            **_ANSWERED_WITH_ERROR,
+            **_ABANDONED,
+        },
+        State.PLACED: {
+            Step.DIAL: State.DIALLED,
+            Step.FAIL: State.QUEUED,
+            Step.RECALL: State.QUEUED,
+            **_ABANDONED,
+        },
         State.DIALLED: {
             Step.START: State.STREAMING,
             Step.REDIAL: State.PLACED,
             Step.FAIL: State.QUEUED,
+            Step.RECALL: State.QUEUED,
             **_ABANDONED,
         },
         State.STREAMING: {
@@ -154,6 +166,12 @@ class Exchange:
             self._failed_attempts += 1
         self._deadline_s = self._total_deadline_s
 
+    def recalled(self) -> None:
+        """The scheduler takes the attempt back, which was nobody's fault. Needs
+        `may_be_recalled`."""
+        self._step(Step.RECALL)
+        self._deadline_s = self._total_deadline_s
+
     def started(self, now_s: float) -> None:
         """The first byte of the answer goes to the client: no other node may be tried."""
         self._step(_START)
@@ -204,6 +222,11 @@ class Exchange:
             and self.state is not _STREAMING
             and self.state is not _SETTLED
         )
+
+    @property
+    def may_be_recalled(self) -> bool:
+        """Whether there is an attempt, and no byte of its answer."""
+        return Step.RECALL in TRANSITIONS[self.state]
 
     def deadline_s(self) -> float:
         """When the present state has lasted too long."""

@@ -4,7 +4,7 @@ from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.cluster import Node
 from pointsman.core.decision import Candidate
 from pointsman.core.errors import EndCause
-from pointsman.core.events import IndexTrust
+from pointsman.core.events import IndexTrust, RecallCause
 from pointsman.core.placement import Attempt, Credit, Demand, Work
 from pointsman.core.request import Outcome, Request
 from pointsman.core.self_check import Doubt
@@ -33,6 +33,7 @@ class Flight:
         "prefilled_at_start_s",
         "queue_attention",
         "queue_tokens",
+        "recall",
         "started_s",
         "work",
     )
@@ -47,6 +48,7 @@ class Flight:
         self.credit: Credit | None = None  # of its prompt's blocks, once that is caught up
         self.placed_s = now_s
         self.started_s: float | None = None
+        self.recall: RecallCause | None = None  # asked for, and not answered yet
         self.prefill_learned = False
         share = row.queue_s / node.queue_s if node.queue_s > 0 else 0.0
         self.queue_attention = node.queue_attention * share
@@ -65,10 +67,18 @@ class Flight:
     def request(self) -> Request:
         return self.attempt.request
 
-    def next_attempt(self) -> Attempt:
-        """The same request, to be placed elsewhere."""
-        tried = (*self.attempt.tried, self.node.id)
-        return Attempt(self.request, self.attempt.arrived_s, tried)
+    def next_attempt(self, *, avoids: bool = True) -> Attempt:
+        """The same request, to be placed elsewhere; or, in time, where it was tried already."""
+        before, node_id = self.attempt, self.node.id
+        tried, avoided = (*before.tried, node_id), (*before.avoided, node_id) if avoids else ()
+        return Attempt(self.request, before.arrived_s, tried, avoided, before.recalls)
+
+    def recalled_attempt(self) -> Attempt:
+        """The same request, taken back: it is to be placed anew, wherever that is best by then."""
+        before = self.attempt
+        return Attempt(
+            self.request, before.arrived_s, before.tried, before.avoided, before.recalls + 1
+        )
 
     def started(self, now_s: float) -> None:
         """The first byte is there. Harmless twice.
@@ -83,6 +93,7 @@ class Flight:
             self.prefill_learned = now_s > self.placed_s
             _observe_prefill(self, None, now_s - self.placed_s)
         self.started_s = now_s
+        self.recall = None  # void: its first byte was sooner
         self.node.start(self.request.id, now_s)
         bound_s = self.request.slo_ttft_s
         if bound_s is not None and self.request.stream:

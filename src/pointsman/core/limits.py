@@ -1,5 +1,7 @@
 """Every bound of the core with its reason. Shells have their own beside their code."""
 
+from enum import StrEnum
+
 import msgspec
 
 PRIORITY_HIGH = 10
@@ -17,12 +19,30 @@ request are more likely the request's fault than the nodes' (a poison request)."
 BUSY_ATTEMPTS_MAX = 3
 """Nodes that may answer "busy" to one request before the client is told. Each is asked once."""
 
+RECALLS_MAX = 1
+"""Times that one request may be taken back from a node before its first byte: whoever has waited
+twice would wait longer than the others."""
+
 RETRY_BUDGET_RATIO = 0.2
 """Retries allowed as a share of first attempts: a cluster in trouble gets at most 1.2 times
 its load (the value of Finagle's and Envoy's retry budgets)."""
 
 RETRY_BUDGET_MIN = 10
 """Retries that are always in the budget, so that a quiet cluster can retry at all."""
+
+PREEMPTION_GAP = 10
+"""How much more urgent a request must be than one that gives way to it: the distance between
+the names of priorities, so that small differences order a queue and move nobody."""
+
+PREEMPTION_SCAN_MAX = 64
+"""Requests on a node that are looked at for one that may give way, the newest first."""
+
+PREEMPTED_MAX = 8
+"""Requests that give way to one."""
+
+BUSY_MEMORY_S = 1.0
+"""How long an engine that called itself busy is sent no more than it had; then a tenth more
+each time, or one."""
 
 QUEUE_LENGTH_MAX = 4_096
 """Requests held centrally. At 10 ms of service a request this is 40 s of work for one node."""
@@ -131,12 +151,14 @@ class RetryRules(msgspec.Struct, frozen=True, kw_only=True):
 
     attempts_max       nodes that one request may fail on
     busy_attempts_max  nodes that may answer "busy" to it
-    budget_ratio       retries as a share of first attempts
-    budget_min         retries that are always in the budget
+    recalls_max        times that it may be taken back from a node before its first byte
+    budget_ratio       retries and recalls as a share of first attempts
+    budget_min         of them that are always in the budget
     """
 
     attempts_max: int = ATTEMPTS_MAX
     busy_attempts_max: int = BUSY_ATTEMPTS_MAX
+    recalls_max: int = RECALLS_MAX
     budget_ratio: float = RETRY_BUDGET_RATIO
     budget_min: int = RETRY_BUDGET_MIN
 
@@ -156,6 +178,14 @@ class GuardRules(msgspec.Struct, frozen=True, kw_only=True):
     strike_half_life_s: float = 30.0
 
 
+class Preemption(StrEnum):
+    """Who gives way to a request that is more urgent and would come too late."""
+
+    OFF = "off"
+    QUEUED = "queued"  # whoever has no first byte yet: it waits again
+    STREAMING = "streaming"  # answers under way as well: they break off
+
+
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """What may change while a scheduler runs. `hold_s` is for those held from then on."""
 
@@ -164,6 +194,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     health: HealthRules = HealthRules()
     retries: RetryRules = RetryRules()
     retry_guard: GuardRules = GuardRules()
+    preemption: Preemption = Preemption.QUEUED
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from pointsman.core.busy import narrow
 from pointsman.core.calibration import TokenRatio
 from pointsman.core.cluster import Cluster, Health, Node
 from pointsman.core.errors import FailureKind
@@ -101,13 +102,15 @@ class Membership:
             node.calibration = before.calibration
         return Change((*effects, Admitted(node.name, node.id)), room=True)
 
-    def failed(self, node: Node, kind: FailureKind) -> None:
+    def failed(self, node: Node, kind: FailureKind, now_s: float) -> None:
         """An attempt on `node` ended before its first byte.
 
         The last node of a model is given up only if nothing listens there: one that breaks
         some of its answers serves the others, and with no node at all every request fails.
         Probes take it out all the same.
         """
+        if kind is FailureKind.BUSY:
+            narrow(node, now_s)
         if kind not in _NODE_FAULTS:
             return
         if kind is not FailureKind.UNREACHABLE and self._is_last(node):

@@ -8,6 +8,7 @@ from pointsman.core.limits import (
     QUEUE_TIMEOUT_S,
     GuardRules,
     HealthRules,
+    Preemption,
     RetryRules,
     Rules,
 )
@@ -27,6 +28,7 @@ class SchedulerOptions(msgspec.Struct, frozen=True, kw_only=True):
     health: HealthRules = HealthRules()
     retries: RetryRules = RetryRules()
     retry_guard: GuardRules = GuardRules()
+    preemption: Preemption = Preemption.QUEUED
     index_bytes_max: int = INDEX_BYTES_MAX
     seed: int = 0
 
@@ -39,4 +41,5 @@ class SchedulerOptions(msgspec.Struct, frozen=True, kw_only=True):
             health=self.health,
             retries=self.retries,
             retry_guard=self.retry_guard,
+            preemption=self.preemption,
         )

@@ -13,11 +13,14 @@ from pointsman.core.request import Request
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
-    """One try to place a request: since when it is here, and the nodes it failed on."""
+    """One try to place a request: since when it is here, the nodes it failed on, those that are
+    left out this time, and how often it was taken back from one."""
 
     request: Request
     arrived_s: float
     tried: tuple[NodeId, ...] = ()
+    avoided: tuple[NodeId, ...] = ()
+    recalls: int = 0
 
 
 class Demand(msgspec.Struct, frozen=True, gc=False):
@@ -102,7 +105,11 @@ class Credit(msgspec.Struct, frozen=True, gc=False):
 class Waiting(msgspec.Struct, frozen=True, gc=False):
     """A held request: since when it waits, and until when it may."""
 
-    request: Request
-    arrived_s: float
+    attempt: Attempt
+    since_s: float
     deadline_s: float
-    key: tuple[int, int]
+    key: tuple[int, float, int]
+
+    @property
+    def request(self) -> Request:
+        return self.attempt.request

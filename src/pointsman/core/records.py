@@ -21,7 +21,7 @@ def decision(
     rows_max: int | None = DECISION_ROWS_MAX,
 ) -> Decision:
     """The record of `route`, with the `rows_max` best candidates; None keeps all."""
-    request, demand, tried = attempt.request, route.demand, attempt.tried
+    request, demand, avoided = attempt.request, route.demand, attempt.avoided
     node, hit_tokens, ties = None, 0, 0
     rows = sorted(route.rows, key=_score)
     match route.answer:
@@ -32,7 +32,7 @@ def decision(
             ruling = Ruling.HELD
         case Refusal(reason, detail):
             ruling, why = Ruling.REFUSED, f"{reason}: {detail}"
-    excluded = exclusions(nodes, request, tried) if route.field < len(nodes) else ()
+    excluded = exclusions(nodes, request, avoided) if route.field < len(nodes) else ()
     return Decision(
         request.id,
         request.model,
@@ -41,7 +41,7 @@ def decision(
         policy,
         why,
         node,
-        len(tried) + 1,
+        len(attempt.tried) + attempt.recalls + 1,
         demand.prompt_tokens,
         demand.output_tokens,
         hit_tokens,

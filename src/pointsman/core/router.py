@@ -67,6 +67,10 @@ class Router:
         """A refusal for which no node was looked at."""
         return Route(self.demand(request), (), 0, refusal)
 
+    def hold(self, request: Request, hold: Hold) -> Route:
+        """A hold for which no node was looked at."""
+        return Route(self.demand(request), (), 0, hold)
+
     def demand(self, request: Request) -> Demand:
         """Prompt tokens, counted or estimated from its bytes, and the output expected."""
         prompt = request.prompt

@@ -14,6 +14,7 @@ from pointsman.core.admission.held import HeldQueue
 from pointsman.core.admission.retry_budget import RetryBudget
 from pointsman.core.admission.retry_guard import RetryGuard
 from pointsman.core.bookings import Bookings
+from pointsman.core.busy import widen
 from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.cluster import Cluster
 from pointsman.core.decision import Candidate, Decision
@@ -38,15 +39,18 @@ from pointsman.core.events import (
 from pointsman.core.flight import Flight, check_hits, learn
 from pointsman.core.ids import NodeId
 from pointsman.core.ledger import Ledger
-from pointsman.core.limits import FLIGHTS_MAX, HELD_SCAN_MAX
+from pointsman.core.limits import FLIGHTS_MAX, HELD_SCAN_MAX, PRIORITY_MAX
 from pointsman.core.membership import NODE_EVENTS, Change, Membership, NodeEvent
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.placement import Attempt, Choice, Hold, Refusal, Route, Waiting
 from pointsman.core.policies import catalog
+from pointsman.core.recalls import Recalls, gives_way
 from pointsman.core.request import Outcome, Request
 from pointsman.core.residency import Residency
 from pointsman.core.router import Router
 from pointsman.core.stats import Stats
+
+_RECALLED = Hold("recalled")
 
 
 class Scheduler:
@@ -62,7 +66,6 @@ class Scheduler:
         self._lengths = OutputLengths()
         self._ratios = TokenRatio()
         self._held = HeldQueue(options.queue_length_max, options.hold_s)
-        self._retry_rules = options.retries
         self._retries = RetryBudget(options.retries)
         self._router = Router(
             cluster=self._cluster,
@@ -81,6 +84,7 @@ class Scheduler:
         self._bookings = Bookings(
             cluster=self._cluster, ledger=self._ledger, residency=self._residency
         )
+        self._recalls = Recalls(options.rules, self._bookings, self._retries)
         self.stats = Stats()
         self._handlers: dict[type, Callable[[Any, float], list[Effect]]] = {
             Arrived: self._arrived,
@@ -123,7 +127,10 @@ class Scheduler:
         route = self._route(attempt, now_s)
         if isinstance(route.answer, Choice) and self._must_queue(request, route):
             route = route.but(Hold("queue: others have waited longer for this room"))
-        return [self._place(attempt, route, now_s)]
+        effects = [self._place(attempt, route, now_s)]
+        if request.slo_ttft_s is not None or isinstance(effects[0], Held):
+            effects += self._recalls.make_room(request, route, now_s)
+        return effects
 
     def _place(self, attempt: Attempt, route: Route, now_s: float) -> Effect:
         """Make the route true: book it on its node, hold it, or refuse it."""
@@ -150,7 +157,7 @@ class Scheduler:
             refusal = Refusal(Reason.QUEUE_FULL, f"{len(self._held)} requests wait already.")
             return self._refuse(attempt, route.but(refusal), now_s)
         decision = self._record(attempt, route, now_s)
-        position = self._held.add(attempt.request, now_s)
+        position = self._held.add(attempt, now_s if attempt.recalls else attempt.arrived_s)
         self.stats.held += 1
         return Held(attempt.request.id, position, decision)
 
@@ -170,21 +177,34 @@ class Scheduler:
         return self._retry_held(now_s)
 
     def _failed(self, event: Failed, now_s: float) -> list[Effect]:
-        """The attempt is undone; the next one avoids every node tried so far."""
+        """The attempt is undone; the next one avoids every node that failed so far."""
         flight = self._bookings.take(event.request_id)
         if flight is None:
             return self._stale()
         self._undo(flight, now_s)
-        self._membership.failed(flight.node, event.kind)
-        return [self._place_again(flight, event.kind, now_s), *self._retry_held(now_s)]
+        if event.kind is FailureKind.RECALLED:
+            return self._queue_again(flight.recalled_attempt(), now_s)
+        self._membership.failed(flight.node, event.kind, now_s)
+        again = self._place_again(flight, event.kind, now_s)
+        return [again, *self._recalls.rescue(now_s), *self._retry_held(now_s)]
+
+    def _queue_again(self, attempt: Attempt, now_s: float) -> list[Effect]:
+        """Who was recalled waits among the others, who may be more urgent."""
+        self.stats.recalled += 1
+        is_full, request = self._held.full, attempt.request
+        route = self._route(attempt, now_s) if is_full else self._router.hold(request, _RECALLED)
+        return [self._place(attempt, route, now_s), *self._retry_held(now_s)]
 
     def _place_again(self, flight: Flight, kind: FailureKind, now_s: float) -> Effect:
         attempt, reason = flight.next_attempt(), FAILURE_REASONS[kind]
         route = self._route(attempt, now_s)
+        is_placed, may_wait = isinstance(route.answer, Choice), False
+        if kind is FailureKind.BUSY and not is_placed:  # then wait until one of them has room
+            attempt = flight.next_attempt(avoids=False)
+            route = self._route(attempt, now_s)
+            may_wait = not self._held.full and not isinstance(route.answer, Refusal)
         refusal = Refusal(reason, ANSWERS[reason].message)
-        rules = self._retry_rules
-        attempts_max = rules.busy_attempts_max if kind is FailureKind.BUSY else rules.attempts_max
-        if not isinstance(route.answer, Choice) or len(attempt.tried) >= attempts_max:
+        if not (is_placed or may_wait) or self._retries.are_enough(len(attempt.tried), kind):
             return self._refuse(attempt, route.but(refusal), now_s)
         if not self._retries.take():
             spent = Refusal(reason, f"{refusal.detail} The retry budget is spent.")
@@ -229,15 +249,17 @@ class Scheduler:
     def _retry_held(self, now_s: float) -> list[Effect]:
         """Try the held again, most urgent first, until enough of them tried in vain."""
         effects: list[Effect] = []
-        misses = 0
+        misses, urgent = 0, -PRIORITY_MAX
         for waiting in self._held if len(self._held) else ():
-            attempt = Attempt(waiting.request, waiting.arrived_s)
+            attempt = waiting.attempt
+            if gives_way(attempt, urgent):
+                continue  # the room it gave up is not for itself
             route = self._route(attempt, now_s)
             if not isinstance(route.answer, Hold):
                 self._held.remove(waiting.request.id)
                 effects.append(self._place(attempt, route, now_s))
                 continue
-            misses += 1
+            misses, urgent = misses + 1, max(urgent, attempt.request.priority)
             if misses >= HELD_SCAN_MAX:
                 break
         return effects
@@ -250,10 +272,10 @@ class Scheduler:
         return next(self._held.ahead_of(request), None) is not None
 
     def _refuse_late(self, waiting: Waiting, now_s: float) -> Refused:
-        held_s = waiting.deadline_s - waiting.arrived_s
+        held_s = waiting.deadline_s - waiting.since_s
         refusal = Refusal(Reason.QUEUE_TIMEOUT, f"No engine had room within {held_s:.0f} s.")
         route = self._router.refuse(waiting.request, refusal)
-        return self._refuse(Attempt(waiting.request, waiting.arrived_s), route, now_s)
+        return self._refuse(waiting.attempt, route, now_s)
 
     # --- nodes -------------------------------------------------------------------------
 
@@ -267,7 +289,9 @@ class Scheduler:
         if change.stale:
             return self._stale()
         effects: list[Effect] = list(change.effects)
-        return effects + self._retry_held(now_s) if change.room else effects
+        if not change.room:
+            return effects
+        return [*effects, *self._recalls.rescue(now_s), *self._retry_held(now_s)]
 
     # --- the rest ----------------------------------------------------------------------
 
@@ -281,14 +305,15 @@ class Scheduler:
         self._held.resize(rules.queue_length_max, rules.hold_s)
         self._cluster.apply(rules.health)
         self._retries.apply(rules.retries)
-        self._retry_rules = rules.retries
         self.guard.apply(rules.retry_guard)
+        self._recalls.apply(rules)
         return []
 
     def _tick(self, event: Tick, now_s: float) -> list[Effect]:
         self.stats.leases_expired += len(self._ledger.expire(now_s))
         late: list[Effect] = [self._refuse_late(w, now_s) for w in self._held.expired(now_s)]
-        return late + self._retry_held(now_s)
+        widen(self._cluster.nodes, now_s)
+        return [*late, *self._recalls.rescue(now_s), *self._retry_held(now_s)]
 
     def _stale(self) -> list[Effect]:
         self.stats.stale_events += 1
@@ -297,7 +322,7 @@ class Scheduler:
     def _route(self, attempt: Attempt, now_s: float) -> Route:
         self._bookings.catch_up()
         return self._router.route(
-            attempt.request, self._policy, self._rng, tried=attempt.tried, now_s=now_s
+            attempt.request, self._policy, self._rng, tried=attempt.avoided, now_s=now_s
         )
 
     def _record(self, attempt: Attempt, route: Route, now_s: float) -> Decision:

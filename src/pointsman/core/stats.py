@@ -11,6 +11,7 @@ class Stats(msgspec.Struct):
     held: int = 0
     refused: int = 0
     retried: int = 0
+    recalled: int = 0
     settled: int = 0
     stale_events: int = 0
     leases_expired: int = 0

@@ -3,8 +3,10 @@
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.ids import RequestId
 from pointsman.gateway.heads import RequestHead
+from pointsman.gateway.options import GatewayOptions
 from pointsman.gateway.relay import is_event_stream
 from pointsman.gateway.upstream import NodePool, UpstreamConnection
+from pointsman.wire.sse import SseScanner
 
 _ERROR_EVENTS = (b'data: {"error":', b'data: {"object":"error"')
 _BUSY_WORDS = (b"busy", b"queue", b"overload", b"capacity", b"saturated")
@@ -46,6 +48,23 @@ def is_stillborn(upstream: UpstreamConnection) -> bool:
     )
 
 
+def keeps_answer(
+    upstream: UpstreamConnection, options: GatewayOptions, *, is_promised: bool
+) -> bool:
+    """Whether another node may save the client from this answer, or it must be told in-band:
+    a stream `is_promised` already and this is none."""
+    is_failure = is_retriable(upstream.status) or is_stillborn(upstream)
+    if is_promised:
+        is_stream = upstream.status == 200 and is_event_stream(upstream.content_type)
+        return is_failure or not is_stream
+    return is_failure and not is_too_long(upstream, options)
+
+
+def is_too_long(upstream: UpstreamConnection, options: GatewayOptions) -> bool:
+    """Whether what came of an error is more than is kept of one."""
+    return sum(map(len, upstream.pieces)) > options.error_bytes_max
+
+
 def failure_kind(upstream: UpstreamConnection, body: bytes) -> FailureKind:
     """Busy or broken. A 503 is both: vLLM's queue limit and a model that is still loading."""
     if upstream.status == 429:
@@ -57,6 +76,15 @@ def failure_kind(upstream: UpstreamConnection, body: bytes) -> FailureKind:
         ):
             return FailureKind.BUSY
     return FailureKind.ERROR
+
+
+def reply_cause(status: int, scanner: SseScanner | None) -> EndCause:
+    """How an exchange ends whose reply is relayed whole."""
+    if status >= 400:
+        return error_cause(status)
+    if scanner is not None and scanner.error is not None:
+        return EndCause.ENGINE_ERROR
+    return EndCause.FINISHED
 
 
 def error_cause(status: int) -> EndCause:

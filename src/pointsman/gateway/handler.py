@@ -9,7 +9,7 @@ import logging
 from typing import Final, assert_never
 
 from pointsman.core.errors import FAILURE_REASONS, EndCause, FailureKind, Reason
-from pointsman.core.events import Held, Placed, Refused, Verdict
+from pointsman.core.events import Held, Placed, Recalled, Refused, Verdict
 from pointsman.core.exchange import Exchange, State
 from pointsman.core.request import Outcome, Request
 from pointsman.gateway.answer import Answer, EngineAnswer
@@ -20,11 +20,14 @@ from pointsman.gateway.attempts import (
     failure_kind,
     is_retriable,
     is_stillborn,
+    is_too_long,
+    keeps_answer,
+    reply_cause,
 )
 from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.keys import Key
 from pointsman.gateway.record import ended, exchange_record
-from pointsman.gateway.relay import Relay, is_event_stream
+from pointsman.gateway.relay import Relay
 from pointsman.gateway.replies import error_reply
 from pointsman.gateway.routing import BodyRefused
 from pointsman.gateway.shared import Client, Shared
@@ -36,7 +39,6 @@ log = logging.getLogger(__name__)
 
 # Python 3.11 takes 0.1 us to look an enum's member up and a tenth of that for a global.
 _SETTLED: Final = State.SETTLED
-_FINISHED: Final = EndCause.FINISHED
 
 
 class Handler:
@@ -108,6 +110,8 @@ class Handler:
                     self._exchange.held()
                 case Refused():
                     self._refused(verdict)
+                case Recalled():
+                    self._recalled(verdict)
                 case _:
                     assert_never(verdict)
         except Exception:  # the driver's outermost loop: the placer must not see our bugs
@@ -138,6 +142,19 @@ class Handler:
             self._refuse(refused.reason, refused.detail, retry_after_s=refused.retry_after_s)
         else:
             self._give_up(refused)
+
+    def _recalled(self, recalled: Recalled) -> None:
+        """Give the attempt back, unless it is void: the first byte won, or it failed."""
+        assert self._placed is not None, "only what is placed is recalled"
+        if self._placed.node_id != recalled.node_id:
+            return
+        if self._exchange.may_be_recalled:
+            self._drop_engine()
+            self._exchange.recalled()
+            self._shared.placer.failed(self._exchange.request_id, FailureKind.RECALLED)
+        elif recalled.breaks and self._relay is not None:
+            self._drop_engine()
+            self._break_off(EndCause.TRUNCATED, Reason.PREEMPTED)
 
     def _give_up(self, refused: Refused | None) -> None:
         """No further node: the client gets the last engine's answer, or what went wrong."""
@@ -174,7 +191,8 @@ class Handler:
                 self._relay.finish(upstream.take())
                 self._finished(upstream)
         elif upstream.has_head:
-            if self._keeps_answer(upstream):
+            is_promised = self._answer.relay is not None
+            if keeps_answer(upstream, self._shared.options, is_promised=is_promised):
                 self._answering_with_error(upstream)
             elif upstream.pieces or upstream.complete:
                 self._open(upstream)
@@ -225,21 +243,10 @@ class Handler:
         self._exchange.failed(kind)
         self._shared.placer.failed(self._exchange.request_id, kind)
 
-    def _keeps_answer(self, upstream: UpstreamConnection) -> bool:
-        """Whether another node may save the client from it, or it must be told in-band."""
-        is_failure = is_retriable(upstream.status) or is_stillborn(upstream)
-        if self._answer.relay is not None:
-            is_stream = upstream.status == 200 and is_event_stream(upstream.content_type)
-            return is_failure or not is_stream
-        return is_failure and not self._is_too_long(upstream)
-
-    def _is_too_long(self, upstream: UpstreamConnection) -> bool:
-        return sum(map(len, upstream.pieces)) > self._shared.options.error_bytes_max
-
     def _answering_with_error(self, upstream: UpstreamConnection) -> None:
         if upstream.complete:
             self._answered_with_error(upstream)
-        elif self._is_too_long(upstream):
+        elif is_too_long(upstream, self._shared.options):
             self._drop_engine()
             self._attempt_failed(FailureKind.BROKEN)
 
@@ -274,14 +281,9 @@ class Handler:
         """The reply is relayed whole."""
         assert self._relay is not None
         self._upstream = None
-        status, scanner = upstream.status, self._relay.scanner
+        cause = reply_cause(upstream.status, self._relay.scanner)
         upstream.release(self._shared.now_s())
-        if status >= 400:
-            self._end(error_cause(status))
-        elif scanner is not None and scanner.error is not None:
-            self._end(EndCause.ENGINE_ERROR)
-        else:
-            self._end(_FINISHED)
+        self._end(cause)
         self._client.answered(close=self._answer.closes)
 
     # --- the client's side --------------------------------------------------------------

@@ -18,6 +18,7 @@ from pointsman.core.events import (
     Held,
     Left,
     Placed,
+    Recalled,
     Refused,
     Settled,
     Started,
@@ -39,6 +40,8 @@ TICK_S = 1.0
 
 TICK_S_MIN = 0.002
 """As the service has it: a deadline that stays due must not stop time."""
+
+_ATTEMPT = "#"  # between a request's id and the number of the attempt: the engine's job
 
 _TIMEOUTS = Timeouts()  # the gateway's own
 
@@ -70,7 +73,7 @@ class Caller(Protocol):
 class _Open:
     """A request between arrival and settlement."""
 
-    __slots__ = ("caller", "exchange", "incarnation", "node", "output_tokens", "request")
+    __slots__ = ("caller", "exchange", "incarnation", "job_id", "node", "output_tokens", "request")
 
     def __init__(
         self, request: Request, output_tokens: int, exchange: Exchange, caller: Caller
@@ -81,6 +84,7 @@ class _Open:
         self.caller = caller
         self.node: SimulatedNode | None = None
         self.incarnation = 0
+        self.job_id = ""  # of the present attempt: what comes of an earlier one is void
 
 
 class SimulatedGateway:
@@ -150,6 +154,8 @@ class SimulatedGateway:
                     self._held(effect)
                 case Refused():
                     self._refused(effect)
+                case Recalled():
+                    self._recalled(effect)
                 case Admitted():
                     self.node_ids[effect.name] = effect.node_id
                 case Left():
@@ -162,14 +168,32 @@ class SimulatedGateway:
         self._no_longer_held(effect.request_id)
         entry.exchange.placed(now_s)
         entry.exchange.dialled(now_s)
-        entry.node = self._nodes[effect.node]
+        entry.node = node = self._nodes[effect.node]
+        entry.job_id = job_id = f"{effect.request_id}{_ATTEMPT}{entry.exchange.attempts}"
         network = self._network
-        self._clock.after(network.engine_s + network.dispatch_s, self._submit, entry, entry.node)
+        self._clock.after(network.engine_s + network.dispatch_s, self._submit, job_id, node)
 
     def _held(self, effect: Held) -> None:
         self._open[effect.request_id].exchange.held()
         self._held_since_s[effect.request_id] = self._clock.now_s
         self._arm_for_held()
+
+    def _recalled(self, effect: Recalled) -> None:
+        entry = self._open.get(effect.request_id)
+        if entry is None:
+            return
+        if entry.exchange.may_be_recalled:
+            self._abort(entry)
+            entry.exchange.recalled()
+            entry.job_id = ""
+            self._clock.after(0.0, self._give_back, entry)
+        elif effect.breaks and entry.exchange.first_byte_s is not None:
+            self._abort(entry)
+            self._end(entry, EndCause.TRUNCATED, reason=Reason.PREEMPTED)
+
+    def _give_back(self, entry: _Open) -> None:
+        if self._open.get(entry.request.id) is entry:
+            self.step(Failed(entry.request.id, FailureKind.RECALLED))
 
     def _refused(self, effect: Refused) -> None:
         entry = self._open.pop(effect.request_id)
@@ -190,59 +214,67 @@ class SimulatedGateway:
         if since_s is not None:
             self.held_longest_s = max(self.held_longest_s, self._clock.now_s - since_s)
 
-    def _submit(self, entry: _Open, node: SimulatedNode) -> None:
+    def _running(self, job_id: str) -> _Open | None:
+        """The request whose present attempt this is."""
+        entry = self._open.get(RequestId(job_id.rpartition(_ATTEMPT)[0]))
+        return entry if entry is not None and entry.job_id == job_id else None
+
+    def _submit(self, job_id: str, node: SimulatedNode) -> None:
         """The request has come to the engine, unless its client left on the way."""
-        if self._open.get(entry.request.id) is not entry:
+        entry = self._running(job_id)
+        if entry is None:
             return
         try:
             node.submit(_job(entry, node), self)
         except NodeDownError:
             delay_s = self._network.engine_s
-            self._clock.after(delay_s, self._failed, entry, FailureKind.UNREACHABLE)
+            self._clock.after(delay_s, self._failed, job_id, FailureKind.UNREACHABLE)
         except ValueError:
-            self._clock.after(self._network.engine_s, self._rejected, entry)
+            self._clock.after(self._network.engine_s, self._rejected, job_id)
         else:
             entry.incarnation = node.incarnation
 
     # --- what engines answer -------------------------------------------------------------
 
     def first_token(self, job_id: str) -> None:
-        self._clock.after(self._network.engine_s, self._started, RequestId(job_id))
+        self._clock.after(self._network.engine_s, self._started, job_id)
 
     def finished(self, job_id: str, cached_tokens: int) -> None:
-        self._clock.after(self._network.engine_s, self._finished, RequestId(job_id), cached_tokens)
+        self._clock.after(self._network.engine_s, self._finished, job_id, cached_tokens)
 
     def broken(self, job_id: str) -> None:
-        self._clock.after(self._network.engine_s, self._broken, RequestId(job_id))
+        self._clock.after(self._network.engine_s, self._broken, job_id)
 
-    def _started(self, request_id: RequestId) -> None:
-        entry = self._open.get(request_id)
+    def _started(self, job_id: str) -> None:
+        entry = self._running(job_id)
         if entry is not None:
             entry.exchange.started(self._clock.now_s)
-            self.step(Started(request_id))
+            self.step(Started(entry.request.id))
 
-    def _finished(self, request_id: RequestId, cached_tokens: int) -> None:
-        entry = self._open.get(request_id)
+    def _finished(self, job_id: str, cached_tokens: int) -> None:
+        entry = self._running(job_id)
         if entry is not None:
             self._end(entry, EndCause.FINISHED, cached_tokens=cached_tokens)
 
-    def _broken(self, request_id: RequestId) -> None:
-        entry = self._open.get(request_id)
+    def _broken(self, job_id: str) -> None:
+        entry = self._running(job_id)
         if entry is None:
             return
         if entry.exchange.first_byte_s is None:
-            self._failed(entry, FailureKind.CLOSED)
+            self._failed(job_id, FailureKind.CLOSED)
         else:
             self._end(entry, EndCause.TRUNCATED, reason=Reason.NODE_CLOSED)
 
-    def _rejected(self, entry: _Open) -> None:
+    def _rejected(self, job_id: str) -> None:
         """A 400 of the engine's own: the prompt does not fit its context."""
-        if self._open.get(entry.request.id) is entry:
+        entry = self._running(job_id)
+        if entry is not None:
             entry.exchange.started(self._clock.now_s)
             self._end(entry, EndCause.ENGINE_REFUSED, reason=Reason.BAD_REQUEST)
 
-    def _failed(self, entry: _Open, kind: FailureKind) -> None:
-        if self._open.get(entry.request.id) is not entry:
+    def _failed(self, job_id: str, kind: FailureKind) -> None:
+        entry = self._running(job_id)
+        if entry is None:
             return
         entry.exchange.failed(kind)
         assert entry.node is not None
@@ -254,11 +286,12 @@ class SimulatedGateway:
     def _abort(self, entry: _Open) -> None:
         node = entry.node
         if node is not None:
-            self._clock.after(self._network.engine_s, self._abort_there, entry, node)
+            delay_s, job_id = self._network.engine_s, entry.job_id
+            self._clock.after(delay_s, self._abort_there, job_id, entry.incarnation, node)
 
-    def _abort_there(self, entry: _Open, node: SimulatedNode) -> None:
-        if node.incarnation == entry.incarnation:
-            node.abort(entry.request.id)
+    def _abort_there(self, job_id: str, incarnation: int, node: SimulatedNode) -> None:
+        if node.incarnation == incarnation:
+            node.abort(job_id)
 
     def _end(
         self,
@@ -354,4 +387,4 @@ def _job(entry: _Open, node: SimulatedNode) -> Job:
     assert prompt.token_count is not None, "traces count tokens"
     chain = prompt.chain(node.scheme)
     priority = node.priority(prompt.token_count, chain)
-    return Job(entry.request.id, prompt.token_count, entry.output_tokens, chain, priority)
+    return Job(entry.job_id, prompt.token_count, entry.output_tokens, chain, priority)

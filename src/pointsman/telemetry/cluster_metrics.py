@@ -43,6 +43,7 @@ _STATS = (
     ("held", "Requests that had to wait in the central queue."),
     ("refused", "Requests the scheduler refused."),
     ("retried", "Placements after a failed attempt."),
+    ("recalled", "Placements taken back before their first byte."),
     ("settled", "Requests that are over."),
     ("stale_events", "Events about nodes or requests that had ended."),
     ("leases_expired", "Leases that nobody released; above 0 is a bug."),

@@ -10,10 +10,10 @@ from heapq import heappop, heappush
 
 from pointsman.core.ids import RequestId
 from pointsman.core.limits import QUEUE_LENGTH_MAX, QUEUE_TIMEOUT_S
-from pointsman.core.placement import Waiting
+from pointsman.core.placement import Attempt, Waiting
 from pointsman.core.request import Request
 
-_Key = tuple[int, int]
+_Key = tuple[int, float, int]
 
 
 class HeldQueue:
@@ -46,14 +46,16 @@ class HeldQueue:
     def full(self) -> bool:
         return len(self._waiting) >= self._length_max
 
-    def add(self, request: Request, now_s: float) -> int:
-        """Queue it; returns its position, from 1."""
+    def add(self, attempt: Attempt, since_s: float) -> int:
+        """Queue it; returns its position, from 1. Its deadline counts from `since_s`; its place
+        is by its arrival, so that whoever comes back has lost nothing."""
+        request = attempt.request
         assert not self.full, "ask `full` first"
         assert request.id not in self._waiting, request.id
         self._arrivals += 1
-        key = (-request.priority, self._arrivals)
-        deadline_s = now_s + (self._hold_s if request.hold_s is None else request.hold_s)
-        self._waiting[request.id] = Waiting(request, now_s, deadline_s, key)
+        key = (-request.priority, attempt.arrived_s, self._arrivals)
+        deadline_s = since_s + (self._hold_s if request.hold_s is None else request.hold_s)
+        self._waiting[request.id] = Waiting(attempt, since_s, deadline_s, key)
         insort(self._order, (key, request.id))
         heappush(self._deadlines, (deadline_s, request.id))
         return bisect_left(self._order, (key, request.id)) + 1

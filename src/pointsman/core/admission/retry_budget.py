@@ -5,6 +5,7 @@ retries stay below that share of the traffic however many nodes fail, and a quie
 `budget_min` to start with.
 """
 
+from pointsman.core.errors import FailureKind
 from pointsman.core.limits import RetryRules
 
 _SAVED_MAX = 10
@@ -23,6 +24,7 @@ class RetryBudget:
 
     def apply(self, rules: RetryRules) -> None:
         """Save and spend by these from here on."""
+        self._rules = rules
         self._ratio = rules.budget_ratio
         self._tokens_max = _SAVED_MAX * rules.budget_min
         self._tokens = min(self._tokens, self._tokens_max)
@@ -31,6 +33,12 @@ class RetryBudget:
         """A request arrived and is about to make its first attempt."""
         if self._tokens < self._tokens_max:
             self._tokens += self._ratio
+
+    def are_enough(self, attempts: int, kind: FailureKind) -> bool:
+        """Whether a request of so many failed attempts may make no other."""
+        rules = self._rules
+        is_busy = kind is FailureKind.BUSY
+        return attempts >= (rules.busy_attempts_max if is_busy else rules.attempts_max)
 
     def take(self) -> bool:
         """Whether a retry may be made; if so it is booked."""
