@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from pointsman.cli import replay_jobs
 from pointsman.cli.replay import replay
 from pointsman.cli.replay_jobs import RunJob, SimulationFailed, run_jobs
+from pointsman.core.options import SchedulerOptions
 from pointsman.core.policies import catalog
 from pointsman.report import plots
 from pointsman.sim import Scenario
@@ -180,7 +181,8 @@ def test_a_failure_in_a_process_is_told_and_ends_the_others() -> None:
     jobs = [
         RunJob(
             label=f"job {place}", scenario=Scenario(name="s"), requests=requests,
-            policy="round_robin", seed=0, keep_series=False, timing=False,
+            name="round_robin", options=SchedulerOptions(policy="round_robin"), seed=0,
+            keep_series=False, timing=False,
         )
         for place, requests in enumerate(((), backwards[:1]))
     ]  # fmt: skip

@@ -49,7 +49,7 @@ def test_a_whole_scenario(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(WHOLE)
     [case] = load_cases(path, {}, POLICIES)
-    assert case.traffic.trace == str(tmp_path / "sub/t.jsonl")  # relative to the file
+    assert case.sources[0].trace == str(tmp_path / "sub/t.jsonl")  # relative to the file
     assert (case.policies, case.seeds) == (("round_robin",), (3, 4))
     scenario = case.scenario
     assert (scenario.name, scenario.nodes) == ("half of them slow", 4)
@@ -130,3 +130,70 @@ def test_options_that_a_file_says_itself_are_refused(tmp_path: Path) -> None:
         assert f"{options[0]} does not go with a scenario file" in result.stderr
     mixed = CliRunner().invoke(replay, [str(path), "t.jsonl"])
     assert (mixed.exit_code, "not both at once" in mixed.stderr) == (2, True)
+
+
+BARS = """\
+name: stormy
+traffic:
+  - {name: base, workload: chat, rate_rps: 5, limit: 10}
+  - {name: storm, workload: chat, rate_rps: 5, start_s: 3, duration_s: 2}
+fleet: [{count: 2}]
+clients_by_part: {storm: {retries_max: 3, backoff: none}}
+faults: [{kind: crash, at_s: 6, duration_s: 3, nodes: [node-0]}]
+config: {limits: {queue_length_max: 7}}
+policies:
+  - marginal_cost
+  - {name: without a queue, policy: round_robin, config: {limits: {queue_length_max: 0}}}
+expect:
+  - {metric: lost, of: {part: base, window: during}, at_most: 0}
+  - {metric: goodput, at_least: 1.5, times: {policy: without a queue}}
+"""
+
+
+def test_mixed_traffic_with_bars_and_variants(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(BARS)
+    [case] = load_cases(path, {}, POLICIES)
+    assert [source.name for source in case.sources] == ["base", "storm"]
+    assert case.scenario.clients_by_part["storm"].retries_max == 3
+    assert case.spans_s == {"before": (0, 6), "during": (6, 9), "after": (9, float("inf"))}
+    assert [(v.name, v.policy) for v in case.variants] == [
+        ("marginal_cost", "marginal_cost"),
+        ("without a queue", "round_robin"),
+    ]
+    assert case.expect[1].times is not None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ("name: storm,", "name: base,", 4, "'base' names another part already"),
+        ("workload: chat, rate_rps: 5, start_s: 3", "workload: chat, start_s: 3", 4, "rate_rps"),
+        ("clients_by_part: {storm", "clients_by_part: {strom", 6, "did you mean 'storm'"),
+        ("config: {limits: {queue_length_max: 7}}", "config: {log: {access: none}}", 8, "log"),
+        ("policy: round_robin", "policy: round_robbin", 11, "did you mean 'round_robin'"),
+        ("metric: lost,", "metric: losst,", 13, "did you mean 'lost'"),
+        ("part: base, w", "part: bass, w", 13, "did you mean 'base'"),
+        ("window: during", "window: meanwhile", 13, "none of before, during, after"),
+        ("window: during", "nodes: [node-2]", 13, "none of node-0 to node-1"),
+        (", at_most: 0}", "}", 13, "there is no bar"),
+        ("times: {policy: without a queue}", "times: {policy: with it}", 14, "'with it' is none"),
+        ("times: {policy: without a queue}", "times: {scenario: calm}", 14, "'calm' is none"),
+        ("at_most: 0", "at_mots: 0", 13, "did you mean 'at_most'"),
+    ],
+)
+def test_what_is_wrong_with_parts_and_bars(
+    tmp_path: Path, old: str, new: str, line: int, words: str
+) -> None:
+    assert old in BARS
+    found = problems(tmp_path, BARS.replace(old, new))
+    assert [where for where, _, message in found if words in message] == [line]
+
+
+@pytest.mark.parametrize(("most", "code"), [(0, 0), (-1, 1)])
+def test_a_missed_bar_is_an_exit_code(tmp_path: Path, most: int, code: int) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(BARS.replace("at_most: 0", f"at_most: {most}").replace("1.5", "0.1"))
+    result = CliRunner().invoke(replay, [str(path), "--jobs", "1", "--no-oracle"])
+    assert result.exit_code == code, result.output
+    assert f"{2 - code} of 2 bars are kept" in result.output

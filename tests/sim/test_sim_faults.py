@@ -242,3 +242,19 @@ def test_a_node_named_twice_is_one_node() -> None:
         for times in (1, 2)
     )
     assert once == twice
+
+
+def test_a_fault_repeats_and_takes_turns() -> None:
+    fault = Fault(kind=FaultKind.CRASH, at_s=10, duration_s=2, repeat=3, every_s=5, stagger_s=1)
+    assert fault.begins_s(0) == (10, 15, 20)
+    assert fault.begins_s(2) == (12, 17, 22)
+    scenario = small(3, faults=(fault, Fault(kind=FaultKind.HANG, at_s=30, duration_s=5)))
+    assert [small(3).troubled_s, scenario.troubled_s] == [None, (10, 35)]
+
+
+def test_a_rolling_restart_breaks_what_is_on_each_node_in_its_turn() -> None:
+    restart = Fault(kind=FaultKind.CRASH, at_s=5.0, duration_s=1.0, stagger_s=5.0)
+    long_ones = in_order([ask(at_s, 16, 60) for at_s in (4.9, 4.9, 9.9, 9.9)])
+    ended = run(small(2, faults=(restart,)), long_ones)
+    broken = [record.node for record in ended.records if record.outcome is Outcome.TRUNCATED]
+    assert broken == ["node-0", "node-1"]

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from pointsman.cli.bench_output import check_outputs, replace_file
 from pointsman.cli.replay_jobs import Job, Result, SimulationFailed, run_jobs
 from pointsman.cli.replay_plan import NODES_DEFAULT, RATE_PER_NODE_RPS, ReplayOptions, plan
-from pointsman.cli.replay_study import Extras, jobs_of, study_of
+from pointsman.cli.replay_study import Extras, all_jobs, study_of
 from pointsman.core.policies import catalog
 from pointsman.engines.compute_model.profiles import PROFILES
 from pointsman.report.replay.document import encode_study
@@ -48,7 +48,8 @@ A scenario file has the fleet, the traffic and the faults in YAML; several go un
   fleet: [{count: 4}, {count: 4, slowdown: 2.5, kv_tokens: 200000}]
   faults: [{kind: crash, at_s: 60, duration_s: 30, nodes: [node-0]}]
 
-Exit codes: 0 done, 1 a simulation broke one of its own checks, 2 wrong usage.
+Exit codes: 0 done, 1 a simulation broke one of its own checks or a scenario missed a bar, 2 wrong
+usage.
 """
 )
 @click.argument("traces", metavar="[TRACE]...", type=click.Path(path_type=Path), nargs=-1)
@@ -193,9 +194,12 @@ def replay(**given: Any) -> None:
         timing=options.timing or options.json_file != "-",
         sweep_target=options.sweep_target if options.sweep else None,
     )
-    jobs = [job for each in planned for job in jobs_of(each, extras)]
+    jobs = all_jobs(planned, extras)
     results = _simulated(jobs, options.jobs or len(os.sched_getaffinity(0)))
-    _write(study_of(planned, results, extras), options)
+    study = study_of(planned, results, extras)
+    _write(study, options)
+    if any(not verdict.kept for verdict in study.verdicts):
+        sys.exit(1)
 
 
 def _simulated(jobs: Sequence[Job], processes: int) -> list[Result]:

@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 
 from pointsman.cli.replay_sweep import search
+from pointsman.core.options import SchedulerOptions
+from pointsman.report.replay.measure import Measure
 from pointsman.report.replay.numbers import RunNumbers, numbers
 from pointsman.report.replay.study import Sweep, SweepPoint
 from pointsman.sim import simulate
@@ -29,15 +31,20 @@ OnShare = Callable[[float], None]
 
 
 class RunJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy in one scenario under one seed. `label` is what errors call it."""
+    """One policy in one scenario under one seed. `name` is what reports call the policy, `label`
+    what errors call the job."""
 
     label: str
     scenario: Scenario
     requests: tuple[TrafficRequest, ...]
-    policy: str
+    name: str
+    options: SchedulerOptions
     seed: int
     keep_series: bool
     timing: bool
+    windows: dict[str, tuple[float, float]] = {}
+    measures: tuple[Measure, ...] = ()
+    ideal_hit_ratio: float | None = None
 
 
 class SweepJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +53,8 @@ class SweepJob(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     scenario: Scenario
     streams: tuple[tuple[int, tuple[TrafficRequest, ...]], ...]
-    policy: str
+    name: str
+    options: SchedulerOptions
     speed: float
     target: float
 
@@ -154,12 +162,21 @@ def _run(job: RunJob, on_share: OnShare) -> RunNumbers:
     run = simulate(
         job.scenario,
         job.requests,
-        policy=job.policy,
+        policy=job.options.policy,
         seed=job.seed,
+        options=job.options,
         stopwatch=time.perf_counter if job.timing else None,
         on_progress=on_share,
     )
-    return numbers(run, job.scenario.slo, keep_series=job.keep_series)
+    found = numbers(
+        run,
+        job.scenario.slo,
+        keep_series=job.keep_series,
+        windows=job.windows,
+        measures=job.measures,
+        ideal_hit_ratio=job.ideal_hit_ratio,
+    )
+    return msgspec.structs.replace(found, policy=job.name)
 
 
 def _sweep(job: SweepJob, on_share: OnShare) -> Sweep:
@@ -170,8 +187,9 @@ def _sweep(job: SweepJob, on_share: OnShare) -> Sweep:
             run = simulate(
                 job.scenario,
                 requests,
-                policy=job.policy,
+                policy=job.options.policy,
                 seed=seed,
+                options=job.options,
                 on_progress=lambda _: on_share(progress()),
             )
             found.append(numbers(run, job.scenario.slo, keep_series=False))
@@ -190,7 +208,7 @@ def _sweep(job: SweepJob, on_share: OnShare) -> Sweep:
         return 1 - 0.8 ** len(points)  # how many there will be is not known before
 
     best, tried = search(evaluate, target=job.target)
-    return Sweep(policy=job.policy, target=job.target, best=best, tried=tried)
+    return Sweep(policy=job.name, target=job.target, best=best, tried=tried)
 
 
 def _failure(job: Job, error: BaseException) -> str:

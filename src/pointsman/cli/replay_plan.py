@@ -3,19 +3,24 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
 import msgspec
 
 from pointsman.cli.config_file import unknown_name
-from pointsman.cli.scenario_file import Case, load_cases
+from pointsman.cli.scenario_case import Case, Variant
+from pointsman.cli.scenario_file import load_cases
 from pointsman.cli.trace_file import read_trace_file
+from pointsman.cli.wiring import scheduler_options
 from pointsman.cli.yaml_reader import Rejected
+from pointsman.core.options import SchedulerOptions
 from pointsman.core.policies import catalog
+from pointsman.report.replay.expectation import Expectation
 from pointsman.sim.scenario import Clients, Index, Knowledge, NodeGroup, Scenario
 from pointsman.traffic.ideal import ideal_hit_ratio
+from pointsman.traffic.mix import mixed, seed_of_part
 from pointsman.traffic.replayed import Slo
 from pointsman.traffic.request import TrafficRequest
 from pointsman.traffic.source import Source, Window, problems, stream
@@ -79,14 +84,20 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """One scenario, ready to run under every policy and seed."""
+    """One scenario, ready to run under every policy and seed. `file` is the one that it is from,
+    for the names in its bars; empty where it is of none. `source` and `speed` are for reports."""
 
+    file: str
     scenario: Scenario
-    source: Source
+    source: str
+    speed: float
     policies: tuple[str, ...]
+    options: dict[str, SchedulerOptions]
     baseline: str
     streams: tuple[Stream, ...]
     notes: tuple[str, ...]
+    windows: dict[str, tuple[float, float]]
+    expect: tuple[Expectation, ...]
 
 
 def plan(options: ReplayOptions) -> tuple[Planned, ...]:
@@ -94,23 +105,20 @@ def plan(options: ReplayOptions) -> tuple[Planned, ...]:
     files = [path for path in options.traces if path.suffix in SCENARIO_SUFFIXES]
     if files:
         _check_options_beside_files(options, files)
-        cases = [case for path in files for case in _cases_of(path)]
+        cases = [(str(path), case) for path in files for case in _cases_of(path)]
     else:
-        cases = list(_cases_from_options(options))
+        cases = [("", case) for case in _cases_from_options(options)]
     if not cases:
         raise click.UsageError(
             "Nothing to replay. Remedy: give a trace, a scenario file (.yaml), or --workload NAME."
         )
     policies = _policies(options.policies)
     traces: dict[str, Trace] = {}
-    planned = []
-    for case in cases:
-        path = case.traffic.trace
-        if path is not None and path not in traces:
-            traces[path] = read_trace_file(Path(path))
-        trace = None if path is None else traces[path]
-        planned.append(_planned(case, options, policies, trace))
-    return tuple(planned)
+    for _, case in cases:
+        for path in (source.trace for source in case.sources):
+            if path is not None and path not in traces:
+                traces[path] = read_trace_file(Path(path))
+    return tuple(_planned(case, options, policies, traces, file=file) for file, case in cases)
 
 
 def _cases_of(path: Path) -> tuple[Case, ...]:
@@ -243,23 +251,53 @@ def _policies(given: str | None) -> tuple[str, ...]:
 
 
 def _planned(
-    case: Case, options: ReplayOptions, policies: tuple[str, ...], trace: Trace | None
+    case: Case,
+    options: ReplayOptions,
+    policies: tuple[str, ...],
+    traces: Mapping[str, Trace],
+    *,
+    file: str,
 ) -> Planned:
     known = catalog.names()
     defaults = tuple(name for name in POLICIES_DEFAULT if name in known)
-    chosen = policies or tuple(dict.fromkeys(case.policies)) or defaults
-    source = case.traffic
+    variants = case.variants or tuple(Variant(name=name, policy=name) for name in defaults)
+    if policies:
+        variants = tuple(Variant(name=name, policy=name) for name in policies)
     if options.limit is not None:
-        source = msgspec.structs.replace(source, limit=options.limit)
+        case = _limited(case, options.limit)
+    names = tuple(variant.name for variant in variants)
     seeds = _seeds(case, options)
     return Planned(
+        file=file,
         scenario=case.scenario,
-        source=source,
-        policies=chosen,
-        baseline=_baseline(options.baseline, chosen),
-        streams=tuple(_streams(source, seeds, trace)),
-        notes=() if trace is None else tuple(_notes(source, seeds, trace)),
+        source=" + ".join(source.name for source in case.sources),
+        speed=case.traffic.speed if isinstance(case.traffic, Source) else 1.0,
+        policies=names,
+        options={variant.name: _options(case, variant) for variant in variants},
+        baseline=_baseline(options.baseline, names),
+        streams=tuple(_streams(case, seeds, traces)),
+        notes=tuple(
+            note
+            for source in case.sources
+            if source.trace is not None
+            for note in _notes(source, seeds, traces[source.trace])
+        ),
+        windows=case.spans_s,
+        expect=case.expect,
     )
+
+
+def _limited(case: Case, limit: int) -> Case:
+    traffic = case.traffic
+    if isinstance(traffic, Source):
+        return msgspec.structs.replace(case, traffic=msgspec.structs.replace(traffic, limit=limit))
+    parts = tuple(msgspec.structs.replace(part, limit=limit) for part in traffic)
+    return msgspec.structs.replace(case, traffic=parts)
+
+
+def _options(case: Case, variant: Variant) -> SchedulerOptions:
+    config = case.config if variant.config is None else variant.config
+    return msgspec.structs.replace(scheduler_options(config), policy=variant.policy)
 
 
 def _notes(source: Source, seeds: Sequence[int], trace: Trace) -> Iterator[str]:
@@ -287,10 +325,21 @@ def _seeds(case: Case, options: ReplayOptions) -> tuple[int, ...]:
     return tuple(range(first, first + (options.seeds or 1)))
 
 
-def _streams(source: Source, seeds: Sequence[int], trace: Trace | None) -> Iterator[Stream]:
+def _streams(case: Case, seeds: Sequence[int], traces: Mapping[str, Trace]) -> Iterator[Stream]:
     for seed in seeds:
         try:
-            requests = stream(source, seed=seed, trace=trace)
+            requests = _requests(case, seed, traces)
         except ValueError as error:
-            raise click.UsageError(f"{source.name}: {error}.") from None
+            raise click.UsageError(f"{case.name}: {error}.") from None
         yield Stream(seed=seed, requests=requests, ideal_hit_ratio=ideal_hit_ratio(requests))
+
+
+def _requests(case: Case, seed: int, traces: Mapping[str, Trace]) -> tuple[TrafficRequest, ...]:
+    def of(source: Source, seed: int) -> tuple[TrafficRequest, ...]:
+        return stream(source, seed=seed, trace=traces.get(source.trace or ""))
+
+    traffic = case.traffic
+    if isinstance(traffic, Source):
+        return of(traffic, seed)
+    parts = [(part, of(part, seed_of_part(seed, place))) for place, part in enumerate(traffic)]
+    return mixed(parts)

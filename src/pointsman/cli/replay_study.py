@@ -6,14 +6,18 @@ import msgspec
 
 from pointsman.cli.replay_jobs import Job, Result, RunJob, SweepJob
 from pointsman.cli.replay_plan import Planned, Stream
+from pointsman.core.options import SchedulerOptions
+from pointsman.report.replay.expectation import Expectation, judge, measures_of
+from pointsman.report.replay.measure import Measure
 from pointsman.report.replay.numbers import RunNumbers
 from pointsman.report.replay.study import ORACLE, ScenarioReport, SeedResult, Study, Sweep
+from pointsman.report.replay.verdict import Verdict
 from pointsman.report.rows import TIMES, count
 from pointsman.sim import pooled
 from pointsman.sim.scenario import NodeGroup
 from pointsman.traffic.request import summarize
 
-ORACLE_POLICY = "round_robin"
+_ORACLES = SchedulerOptions(policy="round_robin")
 """Of the pooled engine: with one node there is nothing to choose."""
 
 
@@ -26,12 +30,13 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
     sweep_target: float | None
 
 
-def jobs_of(planned: Planned, extras: Extras) -> list[Job]:
-    """Seed by seed every policy and the oracle, then a sweep a policy."""
+def jobs_of(planned: Planned, extras: Extras, measures: tuple[Measure, ...] = ()) -> list[Job]:
+    """Seed by seed every policy and the oracle, then a sweep a policy. `measures` are wanted of
+    each run."""
     jobs: list[Job] = []
     for place, stream in enumerate(planned.streams):
         jobs += [
-            _run_job(planned, stream, policy, extras, first=place == 0)
+            _run_job(planned, stream, policy, extras, measures, first=place == 0)
             for policy in _rows(planned, extras)
         ]
     if extras.sweep_target is not None:
@@ -39,10 +44,34 @@ def jobs_of(planned: Planned, extras: Extras) -> list[Job]:
     return jobs
 
 
+def all_jobs(planned: Sequence[Planned], extras: Extras) -> list[Job]:
+    """Of every scenario, with what the bars of its file want measured there."""
+    return [
+        job
+        for each in planned
+        for job in jobs_of(each, extras, measures_of(_bars(planned, each.file), each.scenario.name))
+    ]
+
+
 def study_of(planned: Sequence[Planned], results: Sequence[Result], extras: Extras) -> Study:
-    """`results` are those of the jobs of each planned scenario, in their order."""
+    """`results` are those of `all_jobs`, in their order."""
     ordered = iter(results)
-    return Study(scenarios=tuple(_report(each, ordered, extras) for each in planned))
+    reports = tuple(_report(each, ordered, extras) for each in planned)
+    verdicts: list[Verdict] = []
+    for file in dict.fromkeys(each.file for each in planned):
+        own = [r for r, each in zip(reports, planned, strict=True) if each.file == file]
+        verdicts += judge(_bars(planned, file), own)
+    return Study(scenarios=reports, verdicts=tuple(verdicts))
+
+
+def _bars(planned: Sequence[Planned], file: str) -> list[tuple[str, Expectation]]:
+    """What the scenarios of a file are to show, each with the name of its scenario."""
+    return [
+        (each.scenario.name, expectation)
+        for each in planned
+        if each.file == file
+        for expectation in each.expect
+    ]
 
 
 def _rows(planned: Planned, extras: Extras) -> tuple[str, ...]:
@@ -50,7 +79,13 @@ def _rows(planned: Planned, extras: Extras) -> tuple[str, ...]:
 
 
 def _run_job(
-    planned: Planned, stream: Stream, policy: str, extras: Extras, *, first: bool
+    planned: Planned,
+    stream: Stream,
+    policy: str,
+    extras: Extras,
+    measures: tuple[Measure, ...],
+    *,
+    first: bool,
 ) -> RunJob:
     """Series are kept of the first seed only: one is enough to look at."""
     oracle = policy == ORACLE
@@ -58,10 +93,14 @@ def _run_job(
         label=f"{planned.scenario.name}, {policy}, seed {stream.seed}",
         scenario=pooled(planned.scenario) if oracle else planned.scenario,
         requests=stream.requests,
-        policy=ORACLE_POLICY if oracle else policy,
+        name=ORACLE if oracle else policy,
+        options=_ORACLES if oracle else planned.options[policy],
         seed=stream.seed,
         keep_series=extras.series and first and not oracle,
         timing=extras.timing,
+        windows={} if oracle else planned.windows,
+        measures=() if oracle else measures,
+        ideal_hit_ratio=stream.ideal_hit_ratio,
     )
 
 
@@ -70,8 +109,9 @@ def _sweep_job(planned: Planned, policy: str, target: float) -> SweepJob:
         label=f"{planned.scenario.name}, {policy}, sweep",
         scenario=planned.scenario,
         streams=tuple((stream.seed, stream.requests) for stream in planned.streams),
-        policy=policy,
-        speed=planned.source.speed,
+        name=policy,
+        options=planned.options[policy],
+        speed=planned.speed,
         target=target,
     )
 
@@ -82,15 +122,17 @@ def _report(planned: Planned, results: Iterator[Result], extras: Extras) -> Scen
     sweeping = planned.policies if extras.sweep_target is not None else ()
     return ScenarioReport(
         name=scenario.name,
-        trace=planned.source.name,
+        trace=planned.source,
         nodes=scenario.nodes,
-        speed=planned.source.speed,
+        speed=planned.speed,
         fleet=" + ".join(map(_group, scenario.fleet)),
         slo=scenario.slo,
         baseline=planned.baseline,
         seeds=seeds,
         notes=planned.notes,
         sweeps=tuple(_sweep(next(results)) for _ in sweeping),
+        windows=planned.windows,
+        troubled_s=scenario.troubled_s,
     )
 
 
@@ -104,7 +146,7 @@ def _seed(
         traffic=summarize(stream.requests),
         ideal_hit_ratio=stream.ideal_hit_ratio,
         runs=runs,
-        oracle=None if oracle is None else msgspec.structs.replace(oracle, policy=ORACLE),
+        oracle=oracle,
     )
 
 

@@ -2,42 +2,30 @@
 
 One scenario is the file itself; several stand under `scenarios:`, and `policies` and `seeds`
 beside it hold for those that say nothing of their own. The path of a trace is relative to the
-file. Fields are those of `sim.scenario.Scenario`, `traffic` those of `traffic.source.Source`.
+file. Fields are those of `sim.scenario.Scenario`, `traffic` those of `traffic.source.Source`, or
+a list of parts (`traffic.mix.Part`) that come together. `scenario_faults` finds what is wrong
+between fields.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TypeVar
 
 import msgspec
 import yaml
 
-from pointsman.cli.config_file import unknown_name
+from pointsman.cli.scenario_case import Case, Seed, Variant
+from pointsman.cli.scenario_faults import faults_of
 from pointsman.cli.yaml_reader import Document, Position, Problem, Rejected, read
-from pointsman.engines.compute_model.profiles import PROFILES
-from pointsman.sim.scenario import Scenario
-from pointsman.traffic.source import Source, problems
+from pointsman.traffic.mix import Part
+from pointsman.traffic.source import Source
 
-Seed = Annotated[int, msgspec.Meta(ge=0)]
-
-
-class Case(Scenario, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
-    """A scenario with its traffic. No `policies` and no `seeds` mean the command's."""
-
-    traffic: Source
-    policies: tuple[str, ...] = ()
-    seeds: tuple[Seed, ...] = ()
-
-    @property
-    def scenario(self) -> Scenario:
-        """Without the traffic."""
-        fields = Scenario.__struct_fields__
-        return Scenario(**{field: getattr(self, field) for field in fields})
+AnySource = TypeVar("AnySource", bound=Source)
 
 
 class _Matrix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     scenarios: tuple[Case, ...]
-    policies: tuple[str, ...] = ()
+    policies: tuple[str | Variant, ...] = ()
     seeds: tuple[Seed, ...] = ()
 
 
@@ -111,33 +99,20 @@ def _inconsistencies(
         line = at("name").line
         if (first := names.setdefault(case.name, line)) != line:
             yield Problem(*at("name"), f"name: '{case.name}' is taken in line {first} already")
-        if not case.fleet:
-            yield Problem(*at("fleet"), "fleet: there is no node")
-        for place, group in enumerate(case.fleet):
-            if isinstance(group.profile, str) and group.profile not in PROFILES:
-                message = f"profile: {unknown_name(group.profile, list(PROFILES))}"
-                yield Problem(*at("fleet", place, "profile"), message)
-        for place, policy in enumerate(case.policies):
-            if policy not in policies:
-                where = at("policies", place)
-                yield Problem(*where, f"policies: {unknown_name(policy, policies)}")
-        for problem in problems(case.traffic):
-            yield Problem(*at("traffic", problem.field), f"traffic: {problem.message}")
-        yield from _unknown_nodes(case, at("faults"))
-
-
-def _unknown_nodes(case: Case, where: Position) -> Iterator[Problem]:
-    known = {f"node-{place}" for place in range(case.nodes)}
-    for fault in case.faults:
-        for node in fault.nodes:
-            if node not in known:
-                yield Problem(
-                    *where, f"faults: '{node}' is none of node-0 to node-{case.nodes - 1}"
-                )
+        for path, message in faults_of(case, cases, policies):
+            yield Problem(*at(*path), message)
 
 
 def _with_trace_beside(case: Case, folder: Path) -> Case:
-    if case.traffic.trace is None:
-        return case
-    traffic = msgspec.structs.replace(case.traffic, trace=str(folder / case.traffic.trace))
-    return msgspec.structs.replace(case, traffic=traffic)
+    traffic = case.traffic
+    if isinstance(traffic, Source):
+        beside: Source | tuple[Part, ...] = _beside(traffic, folder)
+    else:
+        beside = tuple(_beside(part, folder) for part in traffic)
+    return msgspec.structs.replace(case, traffic=beside)
+
+
+def _beside(source: AnySource, folder: Path) -> AnySource:
+    if source.trace is None:
+        return source
+    return msgspec.structs.replace(source, trace=str(folder / source.trace))

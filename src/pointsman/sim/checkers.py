@@ -6,7 +6,6 @@ from typing import assert_never
 
 from pointsman.core.events import IndexTrust
 from pointsman.core.ids import NodeName
-from pointsman.core.limits import QUEUE_TIMEOUT_S
 from pointsman.core.views import NodeView
 from pointsman.sim.clients import Crowd
 from pointsman.sim.gateway import TICK_S, SimulatedGateway
@@ -42,7 +41,7 @@ def check_over(
         assert scheduler.in_flight == scheduler.held == 0, (scheduler.in_flight, scheduler.held)
         for view in scheduler.nodes(now_s):
             assert view.inflight == view.kv_blocks_leased == 0, view
-        assert gateway.held_longest_s <= QUEUE_TIMEOUT_S + TICK_S, gateway.held_longest_s
+        assert gateway.held_longest_s <= gateway.hold_s + TICK_S, gateway.held_longest_s
     for place, gateway in enumerate(gateways):
         views = {view.name: view for view in gateway.scheduler.nodes(now_s)}
         for node in nodes:

@@ -1,7 +1,7 @@
 """The clients: they send what the trace says, try again if they are of that kind, and note what
 came of each request."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from pointsman.core.errors import EndCause
@@ -33,6 +33,7 @@ class Crowd:
         prompts: Prompts,
         *,
         behaviour: Clients,
+        by_part: Mapping[str, Clients],
         network: Network,
         rng: Random,
         on_done: Callable[[], None],
@@ -46,6 +47,7 @@ class Crowd:
         self._requests = requests
         self._prompts = prompts
         self._behaviour = behaviour
+        self._by_part = by_part
         self._network = network
         self._rng = rng
         self._on_done = on_done
@@ -55,13 +57,18 @@ class Crowd:
         """Send what comes by the clock; in a closed loop only first turns do."""
         last_of: dict[str, int] = {}
         for index, request in enumerate(self._requests):
-            before = last_of.get(request.session) if self._behaviour.closed_loop else None
+            closed_loop = self.behaviour(request).closed_loop
+            before = last_of.get(request.session) if closed_loop else None
             if before is None:
                 self._due(index, request.at_s)
             else:
                 self._following[before] = index
             if request.session:
                 last_of[request.session] = index
+
+    def behaviour(self, request: TrafficRequest) -> Clients:
+        """Of who sends it."""
+        return self._by_part.get(request.part, self._behaviour)
 
     def _due(self, index: int, due_s: float) -> None:
         self.expect(due_s)
@@ -92,12 +99,23 @@ class Crowd:
 class _Call:
     """One request, from when it is due to the last answer to it."""
 
-    __slots__ = ("_attempt", "_crowd", "_due_s", "_index", "_request_id", "_timer")
+    __slots__ = (
+        "_attempt",
+        "_behaviour",
+        "_crowd",
+        "_due_s",
+        "_index",
+        "_placements",
+        "_request_id",
+        "_timer",
+    )
 
     def __init__(self, crowd: Crowd, index: int, due_s: float) -> None:
         self._crowd = crowd
+        self._behaviour = crowd.behaviour(crowd._requests[index])
         self._index = index
         self._due_s = due_s
+        self._placements = 0
         self._attempt = 0
         self._request_id = RequestId("")
         self._timer: Timer | None = None
@@ -108,14 +126,14 @@ class _Call:
         gateway = crowd._gateways[(self._index + self._attempt) % len(crowd._gateways)]
         self._request_id = RequestId(f"{self._index}.{self._attempt}")
         crowd._clock.after(crowd._network.client_s, self._arrive, gateway)
-        timeout_s = crowd._behaviour.timeout_s
+        timeout_s = self._behaviour.timeout_s
         if timeout_s is not None:
             self._timer = crowd._clock.after(timeout_s, self._give_up, gateway)
 
     def _arrive(self, gateway: SimulatedGateway) -> None:
         crowd = self._crowd
         request = crowd._prompts.request(
-            self._index, self._request_id, bounds_output=crowd._behaviour.bounds_output
+            self._index, self._request_id, bounds_output=self._behaviour.bounds_output
         )
         gateway.arrive(request, crowd._requests[self._index].output_tokens, self)
 
@@ -127,6 +145,7 @@ class _Call:
         if self._timer is not None:
             self._timer.cancel()
         crowd = self._crowd
+        self._placements += answer.placements
         if self._tries_again(answer):
             wait_s = self._wait_s(answer)
             self._attempt += 1
@@ -137,14 +156,14 @@ class _Call:
         crowd.ended(self, self._record(answer))
 
     def _tries_again(self, answer: Answer) -> bool:
-        if self._attempt >= self._crowd._behaviour.retries_max:
+        if self._attempt >= self._behaviour.retries_max:
             return False
         timed_out = answer.end is EndCause.CLIENT_GONE
         return timed_out or answer.status in _RETRIED
 
     def _wait_s(self, answer: Answer) -> float:
         crowd = self._crowd
-        if crowd._behaviour.backoff is Backoff.NONE:
+        if self._behaviour.backoff is Backoff.NONE:
             return 0.0
         wait_s = min(BACKOFF_S_MAX, BACKOFF_S * 2.0**self._attempt)
         jittered_s = wait_s * (1 - 0.25 * crowd._rng.random())
@@ -178,6 +197,10 @@ class _Call:
             session=request.session,
             turn=request.turn,
             tenant=request.tenant,
+            priority=request.priority,
+            part=request.part,
+            tries=self._attempt + 1,
+            placements=self._placements,
         )
 
 

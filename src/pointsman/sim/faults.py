@@ -31,16 +31,17 @@ class Faults:
     def schedule(self, faults: Sequence[Fault]) -> None:
         """All of them, from the beginning on."""
         for fault in faults:
-            for name in dict.fromkeys(fault.nodes) or self._nodes:
+            for place, name in enumerate(dict.fromkeys(fault.nodes) or self._nodes):
                 node = self._nodes.get(NodeName(name))
                 if node is None:
                     raise ValueError(
                         f"a fault names the node {name!r}. Remedy: {_names(list(self._nodes))}."
                     )
-                self._schedule(fault, node)
+                for begin_s in fault.begins_s(place):
+                    self._schedule(fault, node, begin_s)
 
-    def _schedule(self, fault: Fault, node: SimulatedNode) -> None:
-        begin_s, end_s = fault.at_s, fault.at_s + fault.duration_s
+    def _schedule(self, fault: Fault, node: SimulatedNode, begin_s: float) -> None:
+        end_s = begin_s + fault.duration_s
         match fault.kind:
             case FaultKind.CRASH:
                 self._between(begin_s, end_s, node.crash, node.recover)

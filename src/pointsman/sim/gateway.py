@@ -47,7 +47,8 @@ _TIMEOUTS = Timeouts()  # the gateway's own
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What the client gets; times are the gateway's. `reason` is set where it is an error."""
+    """What the client gets; times are the gateway's. `reason` is set where it is an error.
+    `placements` is how many engines got the request."""
 
     end: EndCause
     reason: str = ""
@@ -57,6 +58,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     first_byte_s: float | None = None
     ended_s: float = 0.0
     cached_tokens: int | None = None
+    placements: int = 0
 
     @property
     def silent(self) -> bool:
@@ -73,7 +75,16 @@ class Caller(Protocol):
 class _Open:
     """A request between arrival and settlement."""
 
-    __slots__ = ("caller", "exchange", "incarnation", "job_id", "node", "output_tokens", "request")
+    __slots__ = (
+        "caller",
+        "exchange",
+        "incarnation",
+        "job_id",
+        "node",
+        "output_tokens",
+        "placements",
+        "request",
+    )
 
     def __init__(
         self, request: Request, output_tokens: int, exchange: Exchange, caller: Caller
@@ -85,6 +96,7 @@ class _Open:
         self.node: SimulatedNode | None = None
         self.incarnation = 0
         self.job_id = ""  # of the present attempt: what comes of an earlier one is void
+        self.placements = 0
 
 
 class SimulatedGateway:
@@ -104,6 +116,7 @@ class SimulatedGateway:
         self.node_ids: dict[NodeName, NodeId] = {}
         self.decision_s: list[float] = []
         self.on_failure: Callable[[NodeName], None] = lambda name: None
+        self.hold_s = options.hold_s
         self.held_longest_s = 0.0
         self._clock = clock
         self._nodes = nodes
@@ -206,6 +219,7 @@ class SimulatedGateway:
             status=ANSWERS[effect.reason].status,
             retry_after_s=effect.retry_after_s,
             ended_s=now_s,
+            placements=entry.placements,
         )
         entry.caller.answered(answer)
 
@@ -232,6 +246,7 @@ class SimulatedGateway:
         except ValueError:
             self._clock.after(self._network.engine_s, self._rejected, job_id)
         else:
+            entry.placements += 1
             entry.incarnation = node.incarnation
 
     # --- what engines answer -------------------------------------------------------------
@@ -325,6 +340,7 @@ class SimulatedGateway:
             first_byte_s=exchange.first_byte_s,
             ended_s=now_s,
             cached_tokens=cached_tokens,
+            placements=entry.placements,
         )
         entry.caller.answered(answer)
 

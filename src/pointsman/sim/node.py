@@ -66,7 +66,7 @@ class SimulatedNode:
         self.incarnation = 0
         self.engine: Engine | None = None
         self.on_changes: list[Callable[[Changes], None]] = []
-        concurrency_max = _UNBOUNDED if group.ideal else None
+        concurrency_max = _UNBOUNDED if group.ideal else group.concurrency_max
         self.spec = NodeSpec(name=self.name, url=f"sim://{name}", concurrency_max=concurrency_max)
         self.facts = NodeFacts(
             kind="simulated",

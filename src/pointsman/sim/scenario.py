@@ -24,7 +24,8 @@ class NodeGroup(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unkn
     every time of it (2.5 is 40 % of its speed). What is None is the profile's own; `block_tokens`
     None is the trace's block size. Nodes join `startup_s` after the beginning. An `ideal` node is
     no engine that there is: it takes every request at once, and what has the least to prefill
-    goes before all others there."""
+    goes before all others there. `concurrency_max` is the gateway's limit on each, None its
+    default."""
 
     count: Count = 1
     profile: str | Profile = PROFILE_DEFAULT
@@ -34,6 +35,7 @@ class NodeGroup(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unkn
     sequences_max: Count | None = None
     context_tokens: Count | None = None
     startup_s: Seconds = 0.0
+    concurrency_max: Count | None = None
     ideal: bool = False
 
 
@@ -49,10 +51,12 @@ class Knowledge(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unkn
 
     `event_loss` is the share of KV event messages that are lost; a loss is noticed with the next
     message and mended by a replay. `prefill_error` and `decode_error` multiply the times that
-    are measured, so that learned speeds are off by that factor.
+    are measured, so that learned speeds are off by that factor. Without `kv_blocks` engines do not
+    tell how many they have: nothing but counts of requests bounds a node.
     """
 
     index: Index = Index.APPROXIMATE
+    kv_blocks: bool = True
     event_lag_s: Seconds = 0.01
     event_loss: Share = 0.0
     report_interval_s: Positive = 1.0
@@ -103,7 +107,11 @@ class FaultKind(StrEnum):
 
 
 class Fault(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
-    """From `at_s` on for `duration_s` on the nodes named (`node-0`, `node-1` …; none: all)."""
+    """From `at_s` on for `duration_s` on the nodes named (`node-0`, `node-1` …; none: all).
+
+    It happens `repeat` times, every `every_s`, and begins `stagger_s` later on each further node:
+    crashes that take turns are a rolling restart.
+    """
 
     kind: FaultKind
     at_s: Seconds
@@ -111,11 +119,21 @@ class Fault(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_
     nodes: tuple[str, ...] = ()
     factor: Positive = 1.0
     period_s: Positive = 2.0
+    repeat: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 1
+    every_s: Positive = 10.0
+    stagger_s: Seconds = 0.0
+
+    def begins_s(self, place: int) -> tuple[float, ...]:
+        """When it begins on the node that is named in this place."""
+        first_s = self.at_s + place * self.stagger_s
+        return tuple(first_s + turn * self.every_s for turn in range(self.repeat))
 
 
 class Scenario(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
     """Everything but the requests. Each of `gateways` has a scheduler of its own, and clients
-    take turns among them; they see each other's work in the engines' reports only."""
+    take turns among them; they see each other's work in the engines' reports only.
+    `clients_by_part` is how clients of a part of mixed traffic behave who differ from the rest.
+    """
 
     name: str
     fleet: tuple[NodeGroup, ...] = (NodeGroup(count=8),)
@@ -123,6 +141,7 @@ class Scenario(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unkno
     knowledge: Knowledge = Knowledge()
     network: Network = Network()
     clients: Clients = Clients()
+    clients_by_part: dict[str, Clients] = {}
     faults: tuple[Fault, ...] = ()
     slo: Slo = Slo()
 
@@ -130,3 +149,16 @@ class Scenario(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unkno
     def nodes(self) -> int:
         """How many nodes there are when all have joined."""
         return sum(group.count for group in self.fleet)
+
+    @property
+    def troubled_s(self) -> tuple[float, float] | None:
+        """From the beginning of the first fault to the end of the last; None without any."""
+        spans = [
+            (begin_s, begin_s + fault.duration_s)
+            for fault in self.faults
+            for place in range(len(fault.nodes) or self.nodes)
+            for begin_s in fault.begins_s(place)
+        ]
+        if not spans:
+            return None
+        return min(begin_s for begin_s, _ in spans), max(end_s for _, end_s in spans)

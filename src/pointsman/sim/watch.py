@@ -9,6 +9,8 @@ from itertools import chain
 from random import Random
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from pointsman.core.events import (
     CacheChange,
     CacheChanged,
@@ -160,7 +162,8 @@ class Watch:
             self._gateway.step(NodeJoined(node.spec))
         self._incarnation = node.incarnation
         self._overran = False
-        self._gateway.step(NodeDescribed(self._node_id, node.facts))
+        facts = node.facts if self._knowledge.kv_blocks else replace(node.facts, kv_blocks=None)
+        self._gateway.step(NodeDescribed(self._node_id, facts))
         if self._knowledge.index is Index.PRECISE:
             self._gateway.step(IndexTrusted(self._node_id, IndexTrust.EXACT))
             self._tell()

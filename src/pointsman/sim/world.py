@@ -35,16 +35,21 @@ STALLED_S = 4 * 3_600.0
 request an hour, so what is longer is a deadlock."""
 
 
+_DEFAULTS = SchedulerOptions()
+
+
 def simulate(
     scenario: Scenario,
     requests: Sequence[TrafficRequest],
     *,
     policy: str,
     seed: int = 0,
+    options: SchedulerOptions = _DEFAULTS,
     stopwatch: Callable[[], float] | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> ReplayedRun:
-    """Replay `requests`, in order of arrival, under `policy`; same seed, same run.
+    """Replay `requests`, in order of arrival, under `policy`; same seed, same run. Of `options`
+    all but policy and seed counts.
 
     `stopwatch` is a clock of real time: with it, the run tells how long it and its decisions
     took. `on_progress` gets the share of requests that are over. Raises ValueError for a
@@ -53,7 +58,8 @@ def simulate(
     if not requests:
         raise ValueError("there is no request to replay. Remedy: give a trace with at least one.")
     began_s = 0.0 if stopwatch is None else stopwatch()
-    world = _World(scenario, requests, policy=policy, seed=seed, stopwatch=stopwatch)
+    options = replace(options, policy=policy)
+    world = _World(scenario, requests, options=options, seed=seed, stopwatch=stopwatch)
     world.run(on_progress)
     run = world.replayed()
     return run if stopwatch is None else replace(run, wall_s=stopwatch() - began_s)
@@ -65,12 +71,12 @@ class _World:
         scenario: Scenario,
         requests: Sequence[TrafficRequest],
         *,
-        policy: str,
+        options: SchedulerOptions,
         seed: int,
         stopwatch: Callable[[], float] | None,
     ) -> None:
         self._scenario = scenario
-        self._policy = policy
+        self._policy = options.policy
         self._seed = seed
         self._clock = Clock()
         self._span_s = max(requests[-1].at_s, 1.0)
@@ -82,7 +88,7 @@ class _World:
             SimulatedGateway(
                 self._clock,
                 named,
-                SchedulerOptions(policy=policy, seed=seed + number * _SEEDS_APART),
+                replace(options, seed=seed + number * _SEEDS_APART),
                 network=scenario.network,
                 knowledge=scenario.knowledge,
                 stopwatch=stopwatch,
@@ -98,6 +104,7 @@ class _World:
             requests,
             Prompts(requests, [node.profile.block_size for node in self._nodes]),
             behaviour=scenario.clients,
+            by_part=scenario.clients_by_part,
             network=scenario.network,
             rng=Random(f"clients {seed}"),
             on_done=self._over,

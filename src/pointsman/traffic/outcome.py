@@ -28,7 +28,8 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     `due_s` is when the request should have been sent and the origin of `ttft_s` and `e2e_s`: a
     client that lags behind does not hide the wait (no coordinated omission). `sent_s - due_s` is
     the client's own lag. Counts are None where the engine did not report them. `cause` groups
-    errors; `detail` is the message of this one.
+    errors; `detail` is the message of this one. `tries` is how often the client sent it,
+    `placements` how often an engine got it.
     """
 
     index: int
@@ -52,6 +53,10 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     session: str = ""
     turn: int = 0
     tenant: str = ""
+    priority: int = 0
+    part: str = ""
+    tries: int = 1
+    placements: int = 0
 
     @property
     def failed(self) -> bool:

@@ -16,6 +16,7 @@ class TrafficRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     always has the same predecessor, so two prompts share exactly their common leading ids. They
     may be empty (nothing known) or cover less than the prompt; the rest is the request's own.
     `at_s` counts from the start of the run. `think_s` is the pause after the previous turn's end.
+    `part` names the part of mixed traffic that it belongs to.
     """
 
     at_s: float
@@ -28,6 +29,7 @@ class TrafficRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     think_s: float = 0.0
     tenant: str = ""
     priority: int = 0
+    part: str = ""
 
 
 class TrafficSummary(msgspec.Struct, frozen=True, kw_only=True):

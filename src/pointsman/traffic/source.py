@@ -1,6 +1,7 @@
 """Where a stream of requests comes from: a trace or a workload, cut, re-stamped and sped up."""
 
 from collections.abc import Callable, Iterator, Mapping
+from math import ceil
 from random import Random
 from types import MappingProxyType
 from typing import Annotated
@@ -8,6 +9,7 @@ from typing import Annotated
 import msgspec
 
 from pointsman.traffic.arrivals import accelerate, jittered, poisson, window
+from pointsman.traffic.crowd import crowd
 from pointsman.traffic.generate import (
     agentic,
     bursts,
@@ -29,6 +31,7 @@ WORKLOADS: Mapping[str, Callable[..., tuple[TrafficRequest, ...]]] = MappingProx
         "bursts": bursts,
         "priority-mix": priority_mix,
         "tenant-mix": tenant_mix,
+        "crowd": crowd,
     }
 )
 REQUESTS_DEFAULT = 2_000
@@ -49,7 +52,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     `rate_rps` makes Poisson arrivals anew; a workload needs it, a trace has its own arrivals.
     Of a trace first the `window` is taken, then the first `limit`. `speed` shrinks gaps and
-    think times alike.
+    think times alike. A workload goes on for `duration_s` where that is given instead of a
+    `limit`.
     """
 
     trace: str | None = None
@@ -58,11 +62,12 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rate_rps: Positive | None = None
     window: Window | None = None
     limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    duration_s: Positive | None = None
     speed: Positive = 1.0
 
     @property
     def name(self) -> str:
-        """The trace's path or the workload's name."""
+        """The trace's path or the workload's name; of a part its own."""
         return self.trace or self.workload or ""
 
 
@@ -81,6 +86,8 @@ def problems(source: Source) -> Iterator[Problem]:
     if source.trace is not None:
         if source.parameters:
             yield Problem("parameters", "a trace has no parameters; they go with a workload")
+        if source.duration_s is not None:
+            yield Problem("duration_s", "a duration goes with a workload; a trace has a window")
     else:
         yield from _workload_problems(source)
     if source.window is not None and source.window.end_s <= source.window.start_s:
@@ -96,13 +103,9 @@ def stream(source: Source, *, seed: int, trace: Trace | None = None) -> tuple[Tr
     """
     if trace is None:
         assert source.workload is not None, "a source is a trace or a workload"
-        made = WORKLOADS[source.workload](
-            requests=source.limit or REQUESTS_DEFAULT,
-            rate_rps=source.rate_rps,
-            rng=Random(seed),
-            **_parameters(source),
-        )
-        return accelerate(made, speed=source.speed)
+        if source.duration_s is not None and source.limit is None:
+            return _lasting(source, source.duration_s, seed)
+        return _made(source, source.limit or REQUESTS_DEFAULT, seed)
     requests = trace.requests
     if seed and source.rate_rps is None:
         requests = jittered(requests, rng=Random(seed), tick_s=trace.tick_s)
@@ -115,6 +118,26 @@ def stream(source: Source, *, seed: int, trace: Trace | None = None) -> tuple[Tr
     if source.rate_rps is not None:
         requests = poisson(requests, rate_rps=source.rate_rps, rng=Random(seed))
     return accelerate(requests, speed=source.speed)
+
+
+def _made(source: Source, requests: int, seed: int) -> tuple[TrafficRequest, ...]:
+    assert source.workload is not None
+    generate = WORKLOADS[source.workload]
+    made = generate(
+        requests=requests, rate_rps=source.rate_rps, rng=Random(seed), **_parameters(source)
+    )
+    return accelerate(made, speed=source.speed)
+
+
+def _lasting(source: Source, duration_s: float, seed: int) -> tuple[TrafficRequest, ...]:
+    """All that arrive within `duration_s`: so many are made that some come later."""
+    assert source.rate_rps is not None, "a workload has a rate"
+    requests = ceil(source.rate_rps * source.speed * duration_s * 1.2) + 20
+    made = _made(source, requests, seed)
+    while made[-1].at_s < duration_s:
+        requests *= 2
+        made = _made(source, requests, seed)
+    return tuple(request for request in made if request.at_s < duration_s)
 
 
 def _workload_problems(source: Source) -> Iterator[Problem]:

@@ -2,10 +2,12 @@
 
 `{"schema", "scenarios": [{"trace", "nodes", "speed", "seed", "policies": {NAME: {"ttft_s",
 "tpot_s", "e2e_s", "hit_ratio", "goodput", "requests", "errors", …}}, "oracle", …}],
-"across_seeds": […], "sweeps": […]}`, one entry a scenario and seed. Latencies are in seconds and
-of requests that ended well, `goodput` is in requests per second; what is unknown is null.
+"across_seeds": […], "sweeps": […], "expectations": […]}`, one entry a scenario and seed. Latencies
+are in seconds and of requests that ended well, `goodput` is in requests per second; what is unknown
+is null.
 """
 
+from math import isinf
 from typing import Any
 
 import msgspec
@@ -31,6 +33,7 @@ def encode_study(study: Study, *, timing: bool = False) -> bytes:
         ],
         "across_seeds": [_across_seeds(scenario) for scenario in study.scenarios],
         "sweeps": [_sweeps(scenario) for scenario in study.scenarios if scenario.sweeps],
+        "expectations": msgspec.to_builtins(study.verdicts),
     }
     return msgspec.json.encode(document) + b"\n"
 
@@ -47,10 +50,16 @@ def _scenario(scenario: ScenarioReport, seed: SeedResult, *, timing: bool) -> di
         "traffic": msgspec.to_builtins(seed.traffic),
         "ideal_hit_ratio": seed.ideal_hit_ratio,
         "notes": list(scenario.notes),
+        "windows": {name: _span(span_s) for name, span_s in scenario.windows.items()},
         "baseline": scenario.baseline,
         "policies": {run.policy: _run(run, seed.oracle, timing=timing) for run in seed.runs},
         "oracle": None if seed.oracle is None else _run(seed.oracle, None, timing=timing),
     }
+
+
+def _span(span_s: tuple[float, float]) -> list[float | None]:
+    """JSON has no infinity: null is the end of all time."""
+    return [None if isinf(second) else second for second in span_s]
 
 
 def _run(run: RunNumbers, oracle: RunNumbers | None, *, timing: bool) -> dict[str, Any]:
@@ -71,6 +80,8 @@ def _run(run: RunNumbers, oracle: RunNumbers | None, *, timing: bool) -> dict[st
         "attempts": run.attempts,
         "held": run.held,
         "error_groups": msgspec.to_builtins(run.error_groups),
+        "classes": msgspec.to_builtins(run.classes),
+        "measured": run.measured,
     }
     if oracle is not None:
         described["ratio_to_oracle"] = {

@@ -5,15 +5,19 @@ SLO attainment     requests that met the objective / requests
 load deviation     mean over the samples of  sigma / mu  of running + waiting between the nodes
 remaining dev.     the same of the time that each node needs for what it has; and sigma in seconds
 
-Deviations count samples in which any node has work: an idle cluster is neither even nor uneven.
-Sigma is the population's. 0 is perfectly even; one busy node of N gives sqrt(N - 1).
+`deviation` says of which samples.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from math import sqrt
+from collections.abc import Sequence
+from types import MappingProxyType
 
 import msgspec
 
+from pointsman.report.replay.classes import ClassNumbers, classes
+from pointsman.report.replay.deviation import load_deviation, mean, spreads
+from pointsman.report.replay.measure import Measure, measured
+from pointsman.report.replay.subset import Windows
+from pointsman.report.replay.timeline import Timeline, timeline
 from pointsman.report.summary import ErrorGroup, Quantiles, error_groups, hit_ratio, quantiles
 from pointsman.traffic.outcome import Outcome
 from pointsman.traffic.replayed import NodeSeries, ReplayedRun, Series, Slo
@@ -23,11 +27,14 @@ CURVE_POINTS_MAX = 240
 SERIES_POINTS_MAX = 160
 
 
+_NO_WINDOWS: Windows = MappingProxyType({})
+
+
 class RunNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """One policy in one scenario under one seed. Latencies are of requests that ended well.
 
-    Curves are `CURVE_POINTS_MAX` values at even distances of the sorted ones. `wall_s` is 0 and
-    `decision_s` None where nobody measured.
+    Curves are `CURVE_POINTS_MAX` values at even distances of the sorted ones. `measured` is what
+    was asked for, by `Measure.key`. `wall_s` is 0 and `decision_s` None where nobody measured.
     """
 
     policy: str
@@ -52,6 +59,9 @@ class RunNumbers(msgspec.Struct, frozen=True, kw_only=True):
     ttft_curve_s: tuple[float, ...]
     e2e_curve_s: tuple[float, ...]
     series: Series
+    classes: tuple[ClassNumbers, ...] = ()
+    timeline: Timeline = Timeline()
+    measured: dict[str, float | None] = {}
     wall_s: float = 0.0
     decision_s: Quantiles | None = None
 
@@ -61,13 +71,22 @@ class RunNumbers(msgspec.Struct, frozen=True, kw_only=True):
         return self.duration_s / self.wall_s if self.wall_s > 0 else None
 
 
-def numbers(run: ReplayedRun, slo: Slo, *, keep_series: bool = True) -> RunNumbers:
-    """Everything a report shows of a run; without `keep_series` not how it went over time."""
+def numbers(
+    run: ReplayedRun,
+    slo: Slo,
+    *,
+    keep_series: bool = True,
+    windows: Windows = _NO_WINDOWS,
+    measures: Sequence[Measure] = (),
+    ideal_hit_ratio: float | None = None,
+) -> RunNumbers:
+    """Everything a report shows of a run; without `keep_series` not how it went over time.
+    `windows` are times that classes are shown for, `measures` what else is wanted."""
     ok = [record for record in run.records if record.outcome is Outcome.OK]
     good = sum(map(slo.met, ok))
     per_s = 1 / run.duration_s if run.duration_s > 0 else 0.0
     ttfts_s = sorted(record.ttft_s for record in ok if record.ttft_s is not None)
-    remaining = list(_spreads(run.series, lambda node: node.remaining_s))
+    remaining = list(spreads(run.series, lambda node: node.remaining_s))
     return RunNumbers(
         policy=run.policy,
         seed=run.seed,
@@ -82,40 +101,24 @@ def numbers(run: ReplayedRun, slo: Slo, *, keep_series: bool = True) -> RunNumbe
         tpot_s=quantiles(record.tpot_s for record in ok),
         e2e_s=quantiles(record.e2e_s for record in ok),
         hit_ratio=hit_ratio(ok),
-        load_deviation=_mean(sigma / mu for mu, sigma in _spreads(run.series, _load)),
-        remaining_deviation=_mean(sigma / mu for mu, sigma in remaining),
-        remaining_deviation_s=_mean(sigma for _, sigma in remaining),
+        load_deviation=load_deviation(run.series),
+        remaining_deviation=mean(sigma / mu for mu, sigma in remaining),
+        remaining_deviation_s=mean(sigma for _, sigma in remaining),
         attempts=run.attempts,
         held=run.held,
         error_groups=error_groups(run.records),
         ttft_curve_s=_curve(ttfts_s),
         e2e_curve_s=_curve(sorted(record.e2e_s for record in ok)),
         series=_thinned(run.series) if keep_series else Series(),
+        classes=classes(run.records, slo, windows),
+        timeline=timeline(run.records) if keep_series else Timeline(),
+        measured={
+            each.key: measured(each, run, slo=slo, windows=windows, ideal_hit_ratio=ideal_hit_ratio)
+            for each in measures
+        },
         wall_s=run.wall_s,
         decision_s=quantiles(run.decision_s),
     )
-
-
-def _load(node: NodeSeries) -> Sequence[float]:
-    return [running + waiting for running, waiting in zip(node.running, node.waiting, strict=True)]
-
-
-def _spreads(
-    series: Series, of: Callable[[NodeSeries], Sequence[float]]
-) -> Iterable[tuple[float, float]]:
-    """(mu, sigma) between the nodes of each sample in which any of them has work."""
-    nodes = [of(node) for node in series.nodes]
-    if len(nodes) < 2:
-        return
-    for sample in zip(*nodes, strict=True):
-        mu = sum(sample) / len(sample)
-        if mu > 0:
-            yield mu, sqrt(sum((value - mu) ** 2 for value in sample) / len(sample))
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    listed = list(values)
-    return sum(listed) / len(listed) if listed else None
 
 
 def _curve(ordered: Sequence[float]) -> tuple[float, ...]:

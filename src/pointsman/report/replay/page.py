@@ -6,7 +6,8 @@ from html import escape
 from pointsman.report.drawing import SERIES_MAX
 from pointsman.report.markup import document, figure, sheet, table
 from pointsman.report.plots import require_matplotlib
-from pointsman.report.replay import plots
+from pointsman.report.replay import plots, time_plots
+from pointsman.report.replay.bars import CLASS_HEADS, VERDICT_HEADS, class_rows, verdict_row
 from pointsman.report.replay.metrics import (
     ATTAINMENT,
     DEVIATIONS,
@@ -43,7 +44,11 @@ def render_study(study: Study) -> str:
     assert study.scenarios, "a page needs a scenario"
     alone = len(study.scenarios) == 1
     title = study.scenarios[0].name if alone else f"{len(study.scenarios)} scenarios"
-    body = [] if alone else list(_matrices(study))
+    body = []
+    if study.verdicts:
+        body.append(_bars(study))
+    elif not alone:
+        body += _matrices(study)
     for place, scenario in enumerate(study.scenarios):
         body.append(_scenario(study, scenario, place))
     return document(
@@ -55,6 +60,22 @@ def render_study(study: Study) -> str:
         "percent of the mean. The oracle is one pooled engine with the speed and the memory of "
         "all, in order of arrival: what to measure against on the whole; a single request may have "
         "to wait longer there than on an idle node.",
+    )
+
+
+def _bars(study: Study) -> str:
+    """What the scenarios are to show, and whether they do."""
+    rows = []
+    for verdict in study.verdicts:
+        mark, *rest = map(escape, verdict_row(verdict))
+        tone = "good" if verdict.kept else "bad"
+        cells = [f'<td class="left">{cell}</td>' for cell in rest[:3]]
+        cells += [f"<td>{cell}</td>" for cell in rest[3:]]
+        rows.append([f'<td class="best {tone}">{mark}</td>', *cells])
+    kept = sum(verdict.kept for verdict in study.verdicts)
+    return (
+        f"<h1>{kept} of {len(study.verdicts)} bars are kept</h1>"
+        f"{sheet(map(escape, VERDICT_HEADS), rows)}"
     )
 
 
@@ -136,6 +157,9 @@ def _verdict(scenario: ScenarioReport) -> str:
 def _content(study: Study, scenario: ScenarioReport, place: int) -> Iterator[str]:
     yield _numbers(scenario, _MAIN)
     yield f'<div class="plots">{"".join(_figures(study, scenario, place))}</div>'
+    if rows := class_rows(scenario.seeds[0].runs):
+        content = table(CLASS_HEADS, rows)
+        yield f"<details><summary>By class, first seed</summary>{content}</details>"
     rest = [metric for metric in METRICS if metric not in _MAIN]
     yield f"<details><summary>More numbers</summary>{_numbers(scenario, rest)}</details>"
     base = escape(scenario.baseline)
@@ -188,6 +212,8 @@ def _figures(study: Study, scenario: ScenarioReport, place: int) -> Iterator[str
         plots.bars(scenario, policies, name=f"bars-{place}"),
         wide=True,
     )
+    if time_plots.drawn(scenario) and (scenario.windows or len(study.verdicts) > 0):
+        yield _course(scenario, place)
     drawn = _drawn(scenario)
     legend = [name if name in drawn else "" for name in policies]
     share = "Share of requests that took at most so long"
@@ -213,6 +239,23 @@ def _figures(study: Study, scenario: ScenarioReport, place: int) -> Iterator[str
             )
             + "</details>"
         )
+
+
+def _course(scenario: ScenarioReport, place: int) -> str:
+    runs = time_plots.drawn(scenario)
+    kinds = {run.timeline.kind for run in runs} - {""}
+    of = f" by {' and '.join(sorted(kinds))}" if kinds else ""
+    causes = time_plots.cause_names(runs)
+    told = ", ".join(causes) if causes else "none"
+    shade = "shaded: when it is in trouble. " if scenario.troubled_s is not None else ""
+    return figure(
+        "Waits · refusals and errors · requests on each node",
+        f"Left: p95 of the TTFT{of}. Middle, in the same order of colours: {told}. Right: a line "
+        f"a node, and what the gateway holds. By when requests were due; {shade}First seed.",
+        time_plots.course(scenario, name=f"course-{place}"),
+        [name or "all" for name in time_plots.wait_names(runs)],
+        wide=True,
+    )
 
 
 def _bar_caption(scenario: ScenarioReport) -> str:

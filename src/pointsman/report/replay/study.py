@@ -10,6 +10,7 @@ import msgspec
 
 from pointsman.report.replay.numbers import RunNumbers
 from pointsman.report.replay.spread import Estimate, estimate
+from pointsman.report.replay.verdict import Verdict
 from pointsman.traffic.replayed import Slo
 from pointsman.traffic.request import TrafficSummary
 
@@ -54,7 +55,8 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScenarioReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One scenario: every seed has the same policies in the same order."""
+    """One scenario: every seed has the same policies in the same order. `windows` are times that
+    are told apart, `troubled_s` is when something befalls it."""
 
     name: str
     trace: str
@@ -66,6 +68,8 @@ class ScenarioReport(msgspec.Struct, frozen=True, kw_only=True):
     seeds: tuple[SeedResult, ...]
     notes: tuple[str, ...] = ()
     sweeps: tuple[Sweep, ...] = ()
+    windows: dict[str, tuple[float, float]] = {}
+    troubled_s: tuple[float, float] | None = None
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -117,6 +121,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one replay ran."""
 
     scenarios: tuple[ScenarioReport, ...]
+    verdicts: tuple[Verdict, ...] = ()
 
     @property
     def policies(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from pointsman.report.replay.bars import CLASS_HEADS, VERDICT_HEADS, class_rows, verdict_row
 from pointsman.report.replay.metrics import (
     E2E_MEAN,
     ERRORS,
@@ -17,6 +18,7 @@ from pointsman.report.replay.metrics import (
     shown,
 )
 from pointsman.report.replay.study import ORACLE, ScenarioReport, Study
+from pointsman.report.replay.verdict import Verdict
 from pointsman.report.replay.wording import asked, sent
 from pointsman.report.rows import TIMES, UNKNOWN, count, percent, rate
 
@@ -32,12 +34,25 @@ def print_study(console: Console, study: Study) -> None:
     """Every scenario, and the matrix where there are several."""
     for scenario in study.scenarios:
         _print_scenario(console, scenario)
-    if len(study.scenarios) > 1:
+    if len(study.scenarios) > 1 and not study.verdicts:
         for metric in (E2E_MEAN, TTFT_MEAN):
             console.print(_matrix(study, metric))
         _say(
             console, "[dim]against the best of the other policies: below 1 is better than all[/dim]"
         )
+    if study.verdicts:
+        console.print(_verdicts(study.verdicts))
+        missed = sum(not verdict.kept for verdict in study.verdicts)
+        _say(console, f"{len(study.verdicts) - missed} of {len(study.verdicts)} bars are kept")
+
+
+def _verdicts(verdicts: Sequence[Verdict]) -> Table:
+    table = Table(*VERDICT_HEADS, title="What the scenarios are to show", title_justify="left")
+    for verdict in verdicts:
+        mark, *cells = map(escape, verdict_row(verdict))
+        style = "green" if verdict.kept else "bold red"
+        table.add_row(f"[{style}]{mark}[/{style}]", *cells)
+    return table
 
 
 def _print_scenario(console: Console, scenario: ScenarioReport) -> None:
@@ -49,6 +64,8 @@ def _print_scenario(console: Console, scenario: ScenarioReport) -> None:
     console.print(_policies(scenario, width=console.width))
     if scenario.sweeps:
         console.print(_sweeps(scenario))
+    if rows := class_rows(scenario.seeds[0].runs):
+        console.print(_classes(rows))
     causes = _causes(scenario)
     if causes is not None:
         console.print(causes)
@@ -137,6 +154,15 @@ def _sweeps(scenario: ScenarioReport) -> Table:
                 rate(best.goodput_rps),
             ]
         table.add_row(escape(sweep.policy), *cells, f"{len(sweep.tried)} speeds")
+    return table
+
+
+def _classes(rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(*CLASS_HEADS, title="by class, first seed", title_justify="left")
+    for column in table.columns[3:]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(*map(escape, row))
     return table
 
 

@@ -1,0 +1,71 @@
+"""What bars came to, and runs by classes: the rows of tables, for the terminal and the page."""
+
+from collections.abc import Callable, Sequence
+
+from pointsman.report.replay.classes import ClassNumbers
+from pointsman.report.replay.numbers import RunNumbers
+from pointsman.report.replay.verdict import Verdict
+from pointsman.report.rows import UNKNOWN, count, percent, rate, seconds
+
+VERDICT_HEADS = ("", "scenario", "policy", "measure", "value", "against", "bar", "ratio")
+CLASS_HEADS = (
+    *("policy", "window", "class", "requests", "refused", "lost", "in SLO"),
+    *("TTFT p50", "TTFT p95", "TTFT p99", "tries"),
+)
+KEPT, MISSED = "kept", "MISSED"
+
+
+def verdict_row(verdict: Verdict) -> tuple[str, ...]:
+    """One bar, under VERDICT_HEADS."""
+    show = _shown(verdict.measure)
+    against = "" if verdict.reference is None else show(verdict.reference)
+    if verdict.against:
+        against += f" ({verdict.against})"
+    ratio = "" if verdict.ratio is None else f"{verdict.ratio:.3g}"
+    return (
+        KEPT if verdict.kept else MISSED,
+        verdict.scenario,
+        verdict.policy,
+        verdict.measure,
+        show(verdict.value),
+        against,
+        verdict.bar,
+        ratio,
+    )
+
+
+def class_rows(runs: Sequence[RunNumbers]) -> list[tuple[str, ...]]:
+    """Every class of every run, under CLASS_HEADS; what had no request is left out."""
+    return [_class_row(run.policy, each) for run in runs for each in run.classes if each.requests]
+
+
+def _class_row(policy: str, each: ClassNumbers) -> tuple[str, ...]:
+    ttft_s = each.ttft_s
+    waits = (ttft_s.p50, ttft_s.p95, ttft_s.p99) if ttft_s is not None else (None, None, None)
+    return (
+        policy,
+        each.window or "all",
+        each.name or "all",
+        count(each.requests),
+        count(each.refused),
+        count(each.lost),
+        percent(each.slo_attainment),
+        *(UNKNOWN if wait_s is None else seconds(wait_s) for wait_s in waits),
+        f"{each.tries:.2f}",
+    )
+
+
+def _shown(measure: str) -> Callable[[float | None], str]:
+    """How the values of a measure are written."""
+    metric = measure.partition(" ")[0]
+    return lambda value: UNKNOWN if value is None else _format(metric)(value)
+
+
+def _format(metric: str) -> Callable[[float], str]:
+    if metric.partition(".")[0].endswith("_s"):
+        return seconds
+    if metric.startswith("goodput"):
+        return rate
+    if metric.endswith("_share") or metric in ("slo_attainment", "hit_ratio", "hit_of_ideal"):
+        return percent
+    return lambda value: f"{value:,.4g}"

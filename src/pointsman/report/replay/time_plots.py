@@ -1,0 +1,140 @@
+"""How runs went over time, as inline SVG by matplotlib: waits by class, what failed and why, and
+the load of the nodes. The time in which something befalls the cluster is shaded."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from pointsman.report.drawing import (
+    GRID,
+    INK,
+    LOG_FROM,
+    SERIES,
+    SERIES_MAX,
+    Drawing,
+    logarithmic,
+    seconds_axis,
+    short_label,
+)
+from pointsman.report.replay.deviation import load
+from pointsman.report.replay.numbers import RunNumbers
+from pointsman.report.replay.study import ScenarioReport
+from pointsman.report.replay.timeline import Timeline
+from pointsman.traffic.replayed import Series
+
+LINES_MAX = 16
+"""Nodes drawn one by one; more are a band from the least to the most, and their mean."""
+
+ROW_IN = 1.55
+
+
+def course(scenario: ScenarioReport, *, name: str) -> str:
+    """A row a policy of the first seed: waits, failures, loads."""
+    runs = drawn(scenario)
+    waits, causes = wait_names(runs), cause_names(runs)
+    with Drawing(
+        name,
+        width_in=13.2,
+        height_in=ROW_IN * len(runs) + 0.5,
+        rows=len(runs),
+        columns=3,
+        shared_columns=True,
+    ) as drawing:
+        for (left, middle, right), run in zip(drawing.grid, runs, strict=True):
+            for axes in (left, middle, right):
+                _shade(axes, scenario)
+            _waits(left, run.timeline, waits)
+            _failures(middle, run.timeline, causes)
+            _loads(right, run.series)
+            left.set_title(short_label(run.policy), loc="left", fontsize=9, color=INK, pad=3)
+            for axes in (left, middle, right):
+                axes.set_xlim(0, run.timeline.edges_s[-1])
+        _wait_axis(drawing.grid, runs)
+        for axes in drawing.grid[-1]:
+            seconds_axis(axes.xaxis)
+        drawing.spaced(0.05)
+        return drawing.svg()
+
+
+def drawn(scenario: ScenarioReport) -> list[RunNumbers]:
+    """Those of which the course was kept."""
+    return [run for run in scenario.seeds[0].runs if run.timeline.edges_s and run.series.times_s]
+
+
+def wait_names(runs: Sequence[RunNumbers]) -> list[str]:
+    """The classes of the left column, in the order of their colours."""
+    names = dict.fromkeys(line.name for run in runs for line in run.timeline.waits)
+    return list(names)[:SERIES_MAX]
+
+
+def cause_names(runs: Sequence[RunNumbers]) -> list[str]:
+    """The causes of the middle column, in the order of their colours."""
+    names = dict.fromkeys(line.cause for run in runs for line in run.timeline.errors)
+    return list(names)[:SERIES_MAX]
+
+
+def _shade(axes: Any, scenario: ScenarioReport) -> None:
+    """When something befalls it; else the windows that are told apart, by their edges."""
+    if scenario.troubled_s is not None:
+        axes.axvspan(*scenario.troubled_s, color=INK, alpha=0.08, linewidth=0)
+        return
+    for begin_s, _ in scenario.windows.values():
+        if begin_s:
+            axes.axvline(begin_s, color=GRID, linewidth=1.2)
+
+
+def _waits(axes: Any, timeline: Timeline, names: Sequence[str]) -> None:
+    middles = [(begin_s + end_s) / 2 for begin_s, end_s in pairwise(timeline.edges_s)]
+    for line in timeline.waits:
+        if line.name not in names:
+            continue
+        known = [(at_s, s) for at_s, s in zip(middles, line.ttft_s, strict=True) if s]
+        axes.plot(
+            [at_s for at_s, _ in known],
+            [s for _, s in known],
+            color=SERIES[names.index(line.name)],
+            linewidth=1.5,
+        )
+
+
+def _wait_axis(grid: Any, runs: Sequence[RunNumbers]) -> None:
+    waits = sorted(
+        s for run in runs for line in run.timeline.waits for s in line.ttft_s if s is not None
+    )
+    axes = grid[0][0]  # the others of the column share its scale
+    if waits and waits[-1] > LOG_FROM * waits[len(waits) // 2] > 0:
+        for row in grid:
+            logarithmic(row[0], "y")
+    else:
+        axes.set_ylim(bottom=0)
+    for row in grid:
+        seconds_axis(row[0].yaxis)
+
+
+def _failures(axes: Any, timeline: Timeline, names: Sequence[str]) -> None:
+    lines = [line for line in timeline.errors if line.cause in names]
+    begins = timeline.edges_s[:-1]
+    width_s = timeline.edges_s[1] - timeline.edges_s[0]
+    below = [0.0] * len(begins)
+    for line in lines:
+        colour = SERIES[names.index(line.cause)]
+        axes.bar(begins, line.rate_rps, width_s, bottom=below, align="edge", color=colour)
+        below = [low + rate for low, rate in zip(below, line.rate_rps, strict=True)]
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} /s")
+
+
+def _loads(axes: Any, series: Series) -> None:
+    loads = [load(node) for node in series.nodes]
+    if len(loads) <= LINES_MAX:
+        for line in loads:
+            axes.plot(series.times_s, line, color=SERIES[0], linewidth=0.9, alpha=0.6)
+    else:
+        samples = list(zip(*loads, strict=True))
+        lows, highs = [min(each) for each in samples], [max(each) for each in samples]
+        axes.fill_between(series.times_s, lows, highs, color=SERIES[0], alpha=0.3, linewidth=0)
+        means = [sum(each) / len(each) for each in samples]
+        axes.plot(series.times_s, means, color=SERIES[0], linewidth=1.2)
+    if any(series.held):
+        axes.plot(series.times_s, series.held, color=SERIES[3], linewidth=1.3)
+    axes.set_ylim(bottom=0)
