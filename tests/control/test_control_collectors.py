@@ -9,9 +9,9 @@ import pytest
 
 from pointsman.collectors import link, node, prober, scraper
 from pointsman.control.fleet import NodeRefused
-from pointsman.core.cluster import Health
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import NodeSpec
+from pointsman.core.health import Health
 from pointsman.core.ids import NodeName, RequestId
 from pointsman.core.request import Outcome
 from tests.control.fake_engine import (
@@ -102,7 +102,7 @@ async def test_one_failed_probe_is_no_death_and_three_are() -> None:
         engine.status["/health"] = 500
         await eventually(lambda: cluster.count("probes", node="n", result="failed") == 1)
         assert cluster.node().health is Health.READY
-        await eventually(lambda: cluster.node().health is Health.DOWN)
+        await eventually(lambda: cluster.node().health is Health.OPEN)
         assert cluster.count("probes", node="n", result="failed") >= 3
         assert cluster.node().health_detail == "GET /health answers 500"
         engine.status.clear()
@@ -142,7 +142,7 @@ async def test_a_hung_engine_goes_down_and_hinders_no_other() -> None:
         cluster.add(good.url, "good")
         await cluster.ready()
         hung.hangs |= {"/health", "/metrics", "/v1/models"}
-        await eventually(lambda: cluster.node("hung").health is Health.DOWN)
+        await eventually(lambda: cluster.node("hung").health is Health.OPEN)
         probes = good.count("/health")
         await eventually(lambda: good.count("/health") > probes)
         assert cluster.node("good").health is Health.READY

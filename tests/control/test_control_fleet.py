@@ -6,9 +6,9 @@ import logging
 import msgspec
 import pytest
 
-from pointsman.core.cluster import Health
 from pointsman.core.errors import EndCause
 from pointsman.core.events import NodeSpec
+from pointsman.core.health import Health
 from pointsman.core.ids import NodeName, RequestId
 from pointsman.core.request import Outcome
 from tests.control.fake_engine import (

@@ -5,7 +5,6 @@ import pytest
 from pointsman.core.admission.held import HeldQueue
 from pointsman.core.admission.retry_budget import RetryBudget
 from pointsman.core.blocks import Namespace, Prompt
-from pointsman.core.cluster import Health
 from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.events import (
     Admitted,
@@ -26,6 +25,7 @@ from pointsman.core.events import (
     Started,
 )
 from pointsman.core.exchange import Exchange
+from pointsman.core.health import Health
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
 from pointsman.core.limits import HealthRules, RetryRules, Rules, Timeouts
 from pointsman.core.options import SchedulerOptions
@@ -91,7 +91,7 @@ def test_health_is_judged_by_the_rules_in_force() -> None:
     (other,) = joined(scheduler, spec("b"))
     for _ in range(2):
         scheduler.step(NodeProbed(other, healthy=False), 0.0)
-    assert [view.health for view in scheduler.nodes(0.0)] == [Health.READY, Health.READY]
+    assert [view.health for view in scheduler.nodes(0.0)] == [Health.WARMING, Health.SUSPECT]
 
 
 @pytest.mark.parametrize("attempts_max", [1, 3])

@@ -184,7 +184,7 @@ def test_requests_alone_do_not_take_the_last_node_out_but_probes_do() -> None:
         placed(driver, f"r{i}")
         driver.fail(f"r{i}", FailureKind.CLOSED)
         driver.settle(f"r{i}", EndCause.TRUNCATED)
-    assert sorted(view.health for view in driver.scheduler.nodes(0.0)) == ["down", "ready"]
+    assert sorted(view.health for view in driver.scheduler.nodes(0.0)) == ["open", "suspect"]
     for _ in range(PROBE_FAILURES_MAX):
         for node_id in driver.ids.values():
             driver.step(NodeProbed(node_id, healthy=False))
@@ -197,7 +197,7 @@ def test_retries_stop_when_the_budget_is_spent() -> None:
     told_no = []
     for i in range(40):
         placed(driver, f"r{i}")
-        (effect,) = driver.fail(f"r{i}", FailureKind.ERROR)
+        (effect,) = driver.fail(f"r{i}", FailureKind.BUSY)
         if isinstance(effect, Refused):
             told_no.append(effect.detail)
         else:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-from pointsman.core.cluster import Health
+from pointsman.core.health import Health
 from tests.support.cluster import running_cluster
 from tests.support.raw_cluster import RawCluster, raw_cluster
 from tests.support.upstreams import OK_BODY, Served, answer_ok, post

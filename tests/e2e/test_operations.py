@@ -357,7 +357,7 @@ async def test_an_engine_that_crashes_costs_no_request_and_is_used_again_when_ba
             await mortal.process.wait()
             after = await ask_many(cluster, 10)
         assert {answer.node for answer in after} == {"engine-1"}, "each is served by the other"
-        await until_health(cluster, "down")
+        await until_health(cluster, "open")
         async with spawned_engine(*options):
             await until_health(cluster, "ready")
             await asyncio.sleep(0.1)

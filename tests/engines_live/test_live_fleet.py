@@ -82,7 +82,7 @@ async def stream_until(cluster: LiveCluster, then: Any) -> list[str]:
 
 async def until_down(cluster: LiveCluster) -> None:
     async with asyncio.timeout(30):
-        while (await cluster.state())["nodes"][0]["health"] != "down":
+        while (await cluster.state())["nodes"][0]["health"] != "open":
             await cluster.post("/v1/completions", {"prompt": "are you there?"}, DOOMED)
             await asyncio.sleep(0.2)
 

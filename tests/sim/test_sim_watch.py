@@ -138,14 +138,14 @@ def test_a_partition_hides_everything_and_is_mended_after_it() -> None:
     pair.prompt(3)
     pair.until(25.0)
     assert pair.view.index_blocks == 0
-    assert pair.health == "down"
+    assert pair.health == "open"
     assert pair.view.signals_age_s is not None
     assert pair.view.signals_age_s > 9
     pair.watch.reconnect()
     pair.prompt(4)
     pair.until(30.0)
     assert pair.agree()
-    assert pair.health == "ready"
+    assert pair.health == "warming"
     assert pair.view.signals_age_s < 1.1
 
 
@@ -290,14 +290,14 @@ def test_three_bad_probes_take_a_node_out_and_two_good_ones_bring_it_back() -> N
     pair = Pair().until(15.0)
     pair.watch.fail_probes()
     pair.until(16.5)
-    assert pair.health == "ready"
+    assert pair.health == "suspect"
     pair.until(17.5)
-    assert pair.health == "down"
+    assert pair.health == "open"
     pair.watch.pass_probes()
     pair.until(18.5)
-    assert pair.health == "down"
+    assert pair.health == "open"
     pair.until(20.5)
-    assert pair.health == "ready"
+    assert pair.health == "warming"
 
 
 def test_failed_requests_hurry_one_probe_not_many() -> None:
@@ -308,7 +308,7 @@ def test_failed_requests_hurry_one_probe_not_many() -> None:
     pair.until(15.5)
     assert pair.health == "ready"  # one probe has failed so far
     pair.until(18.0)
-    assert pair.health == "down"
+    assert pair.health == "open"
 
 
 def test_a_report_under_way_at_a_restart_is_about_the_dead() -> None:

@@ -21,6 +21,7 @@ from pointsman.core.events import (
     Settled,
     Started,
     Tick,
+    Turned,
 )
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
 from pointsman.core.options import SchedulerOptions
@@ -127,6 +128,8 @@ def _told(effect: Effect) -> str:
             return f"recalled {effect.request_id} from #{effect.node_id}: {effect.cause}"
         case Admitted():
             return f"admitted {effect.name} as #{effect.node_id}"
+        case Turned():
+            return f"{effect.name} is {effect.after}: {effect.cause}"
         case _:
             return f"left {effect.name} #{effect.node_id}"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from prometheus_client.registry import CollectorRegistry
 
 from pointsman.cli.config import Config, Model
-from pointsman.core.cluster import Health
+from pointsman.core.health import SERVING
 from pointsman.core.ids import ModelName
 from pointsman.core.request import Request
 from pointsman.core.scheduler import Scheduler
@@ -139,7 +139,7 @@ class Tokenizers:
             self._serving_until_s = now_s + SERVING_S
             self._serving = {}
             for node in self._scheduler.nodes(now_s):
-                if node.health is Health.READY and not node.draining:
+                if node.health in SERVING and not node.draining:
                     for card in node.models:
                         self._serving.setdefault(card.name, []).append(node.url)
         return self._serving.get(model, [])

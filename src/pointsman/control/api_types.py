@@ -8,15 +8,16 @@ from msgspec import Meta
 from pointsman.control.counters import ServiceCounters
 from pointsman.control.fleet import NodeStatus
 from pointsman.core.calibration import Speeds
-from pointsman.core.cluster import Health
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals, NodeSpec
+from pointsman.core.health import Cause, Health
 from pointsman.core.ids import ModelName, NodeName
 from pointsman.core.stats import Stats
 from pointsman.core.views import NodeView
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
-    """One node: what the core sees, and what the collectors say of their work.
+    """One node: what the core sees, and what the collectors say of their work. `weight` is the
+    share of its peers' work that it may have; `health_cause` and `health_detail` say why.
 
     `problem` says why it is not described; `events` where its cache events come from;
     `index_doubt` why the index is not believed there any more.
@@ -27,7 +28,10 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int
     url: str
     health: Health
+    health_cause: Cause
     health_detail: str
+    weight: float
+    failures: int
     problem: str
     draining: bool
     pool: str
@@ -62,7 +66,10 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
             incarnation=view.node_id,
             url=view.url,
             health=view.health,
+            health_cause=view.health_cause,
             health_detail=view.health_detail,
+            weight=view.weight,
+            failures=view.failures,
             problem=status.problem if status else "",
             draining=view.draining,
             pool=view.pool,

@@ -33,8 +33,10 @@ from pointsman.core.events import (
     Settled,
     Started,
     Tick,
+    Turned,
     Verdict,
 )
+from pointsman.core.health import Health
 from pointsman.core.ids import ModelName, NodeId, RequestId
 from pointsman.core.policies import catalog
 from pointsman.core.request import Outcome, Request
@@ -215,6 +217,8 @@ class SchedulerService:
                 case Admitted():
                     for watcher in self._watchers:
                         watcher.admitted(effect)
+                case Turned():
+                    self._turned(effect)
                 case Left():
                     for watcher in self._watchers:
                         watcher.left(effect)
@@ -279,6 +283,14 @@ class SchedulerService:
         if entry.node_id is not None:
             for watcher in self._watchers:
                 watcher.alive(entry.node_id)
+
+    def _turned(self, effect: Turned) -> None:
+        worse = effect.after in (Health.SUSPECT, Health.OPEN)
+        level = logging.WARNING if worse else logging.INFO
+        why = f"{effect.cause}: {effect.detail}" if effect.detail else effect.cause
+        log.log(level, "engine %s is %s: %s", effect.name, effect.after, why)
+        for watcher in self._watchers:
+            watcher.turned(effect)
 
     def _judge_slo(self, entry: _Open, *, met: bool) -> None:
         if entry.slo_s is not None and self._observer is not None:

@@ -1,6 +1,6 @@
 """What the service tells those that follow the nodes."""
 
-from pointsman.core.events import Admitted, Left
+from pointsman.core.events import Admitted, Left, Turned
 from pointsman.core.ids import NodeId
 
 
@@ -12,6 +12,9 @@ class NodeWatcher:
 
     def admitted(self, effect: Admitted) -> None:
         """An incarnation begins."""
+
+    def turned(self, effect: Turned) -> None:
+        """Its health has changed."""
 
     def left(self, effect: Left) -> None:
         """An incarnation has ended."""

@@ -11,6 +11,7 @@ Reading order, top-down; a file imports only from files below it:
     router         candidates, their costs, the policy's choice: one pure question
     recalls        placed requests that are taken back before their first byte
     bookings       placed requests, and what each has of its node
+    judge          what speaks for a node and what against it, beside its peers
     flight         one placed request: what was booked for it, what its end teaches
     admission/     may it come in? held requests, retry guard, retry budget
     options        how the scheduler decides
@@ -20,13 +21,16 @@ Reading order, top-down; a file imports only from files below it:
     ledger         KV-block leases: reserve, commit, release, expiry
     residency      what each node is believed to hold of a prompt
     busy           engines that call themselves busy: how much they are sent
-    cluster        nodes by incarnation: health, facts, signals, own work
+    cluster        nodes by incarnation: facts, signals, own work
+    condition      one node's health, counted
+    warming        how a new node comes to its full share of work
     self_check     predicted against reported hits
     engine_blocks  an engine's opaque block hashes -> our own chain
     calibration    engine speeds and output lengths, learned online
     prefix         prefix index: block hash -> set of nodes
     placement      what a placement is made of: question, answer, bookings
     events         what step() is told and what it answers
+    health         how a node is: transition table
     decision       the record of one decision
     request        what routing knows of one request
     blocks         chained block hashing over text or tokens

@@ -54,14 +54,13 @@ class Bookings:
         if not request.stream:
             heappush(self._assumed_starts, (now_s + row.first_token_s, request.id))
 
-    def start(self, request_id: RequestId, now_s: float) -> bool:
-        """Its first byte is there. False if it is not in flight."""
+    def start(self, request_id: RequestId, now_s: float) -> Flight | None:
+        """Its first byte is there. None if it is not in flight."""
         flight = self._flights.get(request_id)
-        if flight is None:
-            return False
-        flight.started(now_s)
-        self.ledger.commit(request_id, now_s)
-        return True
+        if flight is not None:
+            flight.started(now_s)
+            self.ledger.commit(request_id, now_s)
+        return flight
 
     def take(self, request_id: RequestId) -> Flight | None:
         """The flight ends: `keep` or `withdraw` what it has. None if it is not in flight."""

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from operator import attrgetter
 
-from pointsman.core.cluster import Cluster, Health, Node
+from pointsman.core.cluster import Cluster, Node
 from pointsman.core.decision import Exclusion, Ineligible
+from pointsman.core.health import Health
 from pointsman.core.ids import NodeId, Slot
 from pointsman.core.limits import CANDIDATES_MAX
 from pointsman.core.prefix import slots
@@ -15,22 +16,46 @@ from pointsman.core.residency import Levels
 
 def eligible(cluster: Cluster, request: Request, tried: Sequence[NodeId]) -> list[Node]:
     """Nodes that may take `request` at this moment, in order of joining."""
-    nodes = [n for n in cluster.serving(request.model) if n.inflight < n.concurrency_max]
+    serving = cluster.serving(request.model)
     if request.pool is not None or request.zone is not None or request.labels:
-        nodes = [n for n in nodes if _mismatch(n, request) is None]
+        serving = [n for n in serving if _mismatch(n, request) is None]
     if tried:
-        nodes = [n for n in nodes if n.id not in tried]
-    return nodes
+        serving = [n for n in serving if n.id not in tried]
+    nodes = [n for n in serving if n.inflight < n.concurrency_max]
+    return _within_share(nodes, serving, request) if cluster.shares else nodes
+
+
+def _within_share(nodes: list[Node], serving: Sequence[Node], request: Request) -> list[Node]:
+    """Without those that have their share of their peers' work, where peers of full weight serve:
+    rather a node in doubt than none."""
+    full = [node.inflight for node in serving if node.condition.weight == 1.0]
+    if not full:
+        return nodes
+    mean, priority = sum(full) / len(full), request.priority
+    return [
+        n
+        for n in nodes
+        if n.condition.weight == 1.0 or n.condition.may_take(n.inflight, mean, priority)
+    ]
 
 
 def exclusions(nodes: Iterable[Node], request: Request, tried: Sequence[NodeId]) -> list[Exclusion]:
     """Every node that may not take `request`, with the first reason that holds."""
+    nodes = list(nodes)
     reasons = [(node, ineligibility(node, request, tried)) for node in nodes]
-    return [Exclusion(node.name, why) for node, why in reasons if why is not None]
+    serving = [node for node, why in reasons if why is None or why is Ineligible.CONCURRENCY]
+    willing = [node for node, why in reasons if why is None]
+    kept = {node.id for node in _within_share(willing, serving, request)}
+    return [
+        Exclusion(node.name, why or Ineligible.SHARE)
+        for node, why in reasons
+        if why is not None or node.id not in kept
+    ]
 
 
 def ineligibility(node: Node, request: Request, tried: Sequence[NodeId]) -> Ineligible | None:
-    """Why `node` may not take `request`; None if it may. The permanent reasons come first."""
+    """Why `node` may not take `request`, whatever its share; None if it may. The permanent
+    reasons come first."""
     if node.health is Health.JOINING:
         return Ineligible.JOINING
     if all(card.name != request.model for card in node.models):
@@ -39,8 +64,8 @@ def ineligibility(node: Node, request: Request, tried: Sequence[NodeId]) -> Inel
 
 
 def _unavailable(node: Node, tried: Sequence[NodeId]) -> Ineligible | None:
-    if node.health is Health.DOWN:
-        return Ineligible.DOWN
+    if node.health is Health.OPEN:
+        return Ineligible.OPEN
     if node.draining:
         return Ineligible.DRAINING
     if node.id in tried:

@@ -1,17 +1,18 @@
 """The nodes: who they are, how they are, and what of ours runs on them.
 
 A node is an incarnation (`NodeId`): when its engine restarts, a new one takes the name over
-and what was booked on the old one stays with the old one. Health is counted here from
-probes and from requests that could not reach the node; shells only report.
+and what was booked on the old one stays with the old one. Its health is its `condition`'s.
 """
 
-from collections.abc import Collection
-from enum import StrEnum
+from collections.abc import Callable, Collection
+from functools import partial
 from math import exp
 
 from pointsman.core.blocks import Scheme, Unit
 from pointsman.core.calibration import Calibration, Pace, Speeds
-from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals, NodeSpec
+from pointsman.core.condition import Condition
+from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals, NodeSpec, Turned
+from pointsman.core.health import SERVING, Cause, Health, Turn
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId, Slot
 from pointsman.core.limits import (
     LEARN_INTERVAL_S,
@@ -37,18 +38,17 @@ _HIT_TRUST_MIN = 0.1
 _HIT_MEMORY = 0.9
 
 
-class Health(StrEnum):
-    """Whether a node may be given work. `JOINING` has not described itself yet."""
-
-    JOINING = "joining"
-    READY = "ready"
-    DOWN = "down"
-
-
 class Node:
     """One incarnation of an engine. Only the scheduler changes it."""
 
-    def __init__(self, node_id: NodeId, slot: Slot, spec: NodeSpec, rules: HealthRules) -> None:
+    def __init__(
+        self,
+        node_id: NodeId,
+        slot: Slot,
+        spec: NodeSpec,
+        rules: HealthRules,
+        on_turn: Callable[["Node", Turn], None],
+    ) -> None:
         self.id = node_id
         self.slot = slot
         self.name = spec.name
@@ -56,8 +56,7 @@ class Node:
         self.facts = NodeFacts()
         self.respecify(spec)
         self.block_tokens = BLOCK_TOKENS_DEFAULT
-        self.health = Health.JOINING
-        self.health_detail = "not probed yet"
+        self.condition = Condition(rules, partial(on_turn, self))
         self.draining = False
         self.trust = IndexTrust.HISTORY
         self.token_scheme = Scheme(Unit.TOKENS, BLOCK_TOKENS_DEFAULT)
@@ -76,12 +75,14 @@ class Node:
         self.output_tokens = 0
         self.prefills: dict[RequestId, Work] = {}  # that are not over, oldest first
         self._head_since_s = 0.0
+        self.alive_s = float("-inf")  # when something last came from there
         # Polled: corrects, never leads.
         self.signals = NodeSignals()
         self.signals_at_s: float | None = None
         self._foreign = 0
         self._foreign_steady = 0
         self._foreign_until_s = 0.0
+        self.queue_growths = 0  # reports in a row in which its queue grew and nothing came
         # Learned.
         self.calibration = Pace(Calibration())
         self._learns_next_s = 0.0
@@ -91,22 +92,22 @@ class Node:
         self.cache_believed = True  # an engine may cache nothing, whatever is predicted
         self._hit_trust = 1.0
         self._hit_samples = 0
-        # Health counts.
-        self._probe_failures = 0
-        self._probe_successes = 0
-        self.failures = 0  # requests in a row that could not reach it
         self.slo_share = 1.0
 
     # --- what routing asks -------------------------------------------------------------
 
     @property
     def serving(self) -> bool:
-        return self.health is Health.READY and not self.draining
+        return self.condition.state in SERVING and not self.draining
+
+    @property
+    def health(self) -> Health:
+        return self.condition.state
 
     @property
     def troubled(self) -> bool:
         """Whether what waits on it had better wait elsewhere."""
-        return self.health is Health.DOWN
+        return self.condition.is_stuck
 
     @property
     def speeds(self) -> Speeds:
@@ -157,6 +158,7 @@ class Node:
             self._head_since_s = now_s
         self.prefills[request_id] = work
         self.calibration.tried(now_s, idle=not self.inflight)
+        self.condition.placed(request_id)
         self.inflight += 1
         self.waiting += 1
         self.queue_tokens += work.new_tokens
@@ -188,6 +190,7 @@ class Node:
 
     def unbook(self, request_id: RequestId, work: Work, now_s: float) -> None:
         self._end_prefill(request_id, now_s)
+        self.condition.ended(request_id)
         self.inflight -= 1
         self.kv_tokens -= work.kv_tokens
         self.output_tokens -= work.output_tokens
@@ -213,8 +216,6 @@ class Node:
         if facts.block_tokens is not None:
             self.block_tokens = facts.block_tokens
             self.token_scheme = Scheme(Unit.TOKENS, facts.block_tokens)
-        if self.health is Health.JOINING:
-            self.health, self.health_detail = Health.READY, ""
 
     def report(self, signals: NodeSignals, at_s: float) -> None:
         self.signals, self.signals_at_s = signals, at_s
@@ -224,30 +225,6 @@ class Node:
             self._foreign = max(0, total - self.inflight)
         self._foreign_steady = min(self._foreign, before)
         self._foreign_until_s = at_s + self.rules.signal_age_max_s
-
-    def probed(self, healthy: bool, detail: str) -> None:
-        """Thresholds up and down, so that one slow answer or one lucky one decides nothing."""
-        if healthy:
-            self._probe_failures = 0
-            self._probe_successes += 1
-            recovered = self._probe_successes >= self.rules.probe_successes_min
-            if self.health is Health.DOWN and recovered:
-                self._rise()
-            return
-        self._probe_successes = 0
-        self._probe_failures += 1
-        if self._probe_failures >= self.rules.probe_failures_max:
-            self._fall(detail or "health probes fail")
-
-    def unreachable(self, detail: str) -> None:
-        """A request of ours found no connection, or lost it before a reply."""
-        self.failures += 1
-        if self.failures >= self.rules.request_failures_max:
-            self._probe_successes = 0
-            self._fall(detail)
-
-    def reachable(self) -> None:
-        self.failures = 0
 
     def slo_seen(self, met: bool) -> None:
         """A request's first token came within its bound, or late."""
@@ -264,14 +241,6 @@ class Node:
         self._hit_samples += 1
         unproven = self._hit_samples < _HIT_SAMPLES_MIN
         self.cache_believed = unproven or self._hit_trust >= _HIT_TRUST_MIN
-
-    def _rise(self) -> None:
-        self.failures = 0
-        self.health, self.health_detail = Health.READY, ""
-
-    def _fall(self, detail: str) -> None:
-        if self.health is Health.READY:
-            self.health, self.health_detail = Health.DOWN, detail
 
     def __repr__(self) -> str:
         return (
@@ -291,6 +260,9 @@ class Cluster:
         self._nodes: dict[NodeId, Node] = {}
         self._by_name: dict[NodeName, Node] = {}
         self._serving: dict[ModelName, list[Node]] | None = None
+        self.shares = False  # some nodes serve with less than their full weight
+        self.turns: list[Turned] = []  # of health, not told yet
+        self.turned: dict[tuple[Health, Cause], int] = {}
         self._classes: dict[tuple[object, ...], Calibration] = {}
         self._free_slots: list[Slot] = []
         self._next_slot = 0
@@ -331,7 +303,7 @@ class Cluster:
         assert spec.name not in self._by_name, spec.name
         if len(self._nodes) >= NODES_MAX:
             raise ValueError(f"the cluster is full: {NODES_MAX} nodes")
-        node = Node(NodeId(self._next_id), self._take_slot(), spec, self._rules)
+        node = Node(NodeId(self._next_id), self._take_slot(), spec, self._rules, self._turn)
         self._next_id += 1
         self._nodes[node.id] = self._by_name[spec.name] = node
         self.changed()
@@ -341,10 +313,11 @@ class Cluster:
         """Judge every node's health by these from here on."""
         self._rules = rules
         for node in self.nodes:
-            node.rules = rules
+            node.rules = node.condition.rules = rules
 
     def remove(self, node: Node) -> None:
         """The incarnation ends. The index must have forgotten its slot before."""
+        node.condition.left()
         del self._nodes[node.id]
         del self._by_name[node.name]
         self._free_slots.append(node.slot)
@@ -364,6 +337,21 @@ class Cluster:
         """Health, draining or models of a node are not what they were."""
         self._serving = None
 
+    def _turn(self, node: Node, turn: Turn) -> None:
+        """Its health has changed. That it joins or leaves has effects of its own."""
+        self.changed()
+        count = (turn.after, turn.cause)
+        self.turned[count] = self.turned.get(count, 0) + 1
+        if Health.JOINING is not turn.before and turn.cause is not Cause.LEFT:
+            self.turns.append(
+                Turned(node.name, node.id, turn.before, turn.after, turn.cause, turn.detail)
+            )
+
+    def take_turns(self) -> list[Turned]:
+        """What is not told yet of nodes' health, to be told now."""
+        turns, self.turns = self.turns, []
+        return turns
+
     def placed(self, node: Node) -> None:
         """Remember the order of placements: among equals, the one not chosen for longest."""
         self.placements += 1
@@ -377,8 +365,10 @@ class Cluster:
 
     def _group_by_model(self) -> dict[ModelName, list[Node]]:
         groups: dict[ModelName, list[Node]] = {}
+        self.shares = False
         for node in self.nodes:
             if node.serving:
+                self.shares = self.shares or node.condition.weight < 1.0
                 for card in node.models:
                     groups.setdefault(card.name, []).append(node)
         return groups
@@ -394,3 +384,5 @@ class Cluster:
             assert 0 <= node.waiting <= node.inflight, node
             assert node.queue_tokens >= 0, node
             assert node.kv_tokens >= 0, node
+            node.condition.check()
+            node.condition.check()

@@ -85,7 +85,7 @@ def candidate(
         ledger.leased_share(node.id),
         node.concurrency_max,
         node.waiting,
-        node.failures,
+        node.condition.failures,
         node.slo_share,
         calibration.calibrated,
         node.placed_order,

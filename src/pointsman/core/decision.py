@@ -98,7 +98,8 @@ class Ineligible(StrEnum):
     LABELS = "labels"
     CONTEXT = "context"  # the prompt cannot fit the model's context there
     JOINING = "joining"
-    DOWN = "down"
+    OPEN = "open"  # it failed, and is left alone for a while
+    SHARE = "share"  # it is in doubt, on trial or warming up, and has its share for now
     DRAINING = "draining"
     TRIED = "tried"  # this request already failed there
     CONCURRENCY = "concurrency"

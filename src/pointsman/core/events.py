@@ -12,6 +12,7 @@ import msgspec
 
 from pointsman.core.decision import Decision
 from pointsman.core.errors import FailureKind, Reason
+from pointsman.core.health import Cause, Health
 from pointsman.core.ids import BlockHash, ModelName, NodeId, NodeName, RequestId
 from pointsman.core.limits import Rules
 from pointsman.core.request import Outcome, Request
@@ -138,6 +139,14 @@ class NodeProbed(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
+class NodeJudged(msgspec.Struct, frozen=True):
+    """Somebody who uses the node says how it is. `detail` says what they saw."""
+
+    node_id: NodeId
+    healthy: bool
+    detail: str = ""
+
+
 class NodeDraining(msgspec.Struct, frozen=True):
     """Take the node out of rotation, or back into it; what runs on it finishes."""
 
@@ -253,6 +262,7 @@ Event = (
     | NodeDescribed
     | NodeReported
     | NodeProbed
+    | NodeJudged
     | NodeDraining
     | NodeChanged
     | CacheChanged
@@ -319,6 +329,21 @@ class Admitted(msgspec.Struct, frozen=True):
     node_id: NodeId
 
 
+class Turned(msgspec.Struct, frozen=True):
+    """The node's health changed: what works for it, or watches it, may have to change, too.
+
+    A node that turns from one that serves to one that does not is given nothing more; what it
+    has and has not begun may be taken back.
+    """
+
+    name: NodeName
+    node_id: NodeId
+    before: Health
+    after: Health
+    cause: Cause
+    detail: str
+
+
 class Left(msgspec.Struct, frozen=True):
     """The incarnation has ended: close its connections, stop collecting from it."""
 
@@ -327,4 +352,4 @@ class Left(msgspec.Struct, frozen=True):
 
 
 Verdict = Placed | Held | Refused | Recalled
-Effect = Placed | Held | Refused | Recalled | Admitted | Left
+Effect = Placed | Held | Refused | Recalled | Admitted | Turned | Left

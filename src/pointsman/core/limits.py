@@ -111,13 +111,75 @@ DECISION_ROWS_MAX = 8
 """Candidates kept in a decision record; a dry run shows all of them."""
 
 PROBE_FAILURES_MAX = 3
-"""Failed probes in a row before a node is down: one slow answer is not a death."""
+"""Failed probes in a row before a node is out: one slow answer is not a death."""
 
 PROBE_SUCCESSES_MIN = 2
-"""Good probes in a row before a node that was down is ready again: no flapping."""
+"""Good probes in a row before a node that was out is back: no flapping."""
 
 PASSIVE_FAILURES_MAX = 3
-"""Requests in a row that could not reach a node before it is down, probes or not."""
+"""Requests in a row that came to nothing on a node before it is out, probes or not."""
+
+FAILURES_WITHIN_S = 10.0
+"""Failures in a row count as one trouble when they are this close together. Twice as many in a
+row are one whatever the time between them: a quiet cluster has broken engines, too."""
+
+OPEN_S = 5.0
+OPEN_S_MAX = 60.0
+"""A node that failed stays out for this long, twice as long each time it fails again, up to a
+minute: each return of a broken node costs a request a second attempt."""
+
+HALF_OPEN_CHOOSY_S = 1.0
+"""A node on trial waits for a request of low priority for this long; then any will do. Where
+nobody sends such requests it must come back all the same."""
+
+HALF_OPEN_TRIALS_MAX = 1
+"""Requests on trial at a time: what a broken node may cost at once."""
+
+SUSPECT_S = 10.0
+"""A doubt that nothing confirms fades: a few long prefills."""
+
+SUSPECT_WEIGHT = 0.25
+SUSPECT_WEIGHT_MIN = 0.05
+"""A suspect's share of its peers' work: enough to keep the sessions of a node that is well, and
+little to lose on one that is not."""
+
+SHARE_MIN = 4
+"""Requests in flight that a node of lowered weight may always have: where there is hardly any
+load there is nothing to share, and a session finds its node."""
+
+SLOW_FACTOR = 3.0
+SLOW_SAMPLES = 5
+SLOW_SLACK_S = 0.1
+"""A node is slow when the median of its last answers took three times as long as foreseen, a
+tenth of a second allowed to each: predictions of first tokens are off by half under load, and
+one long answer is not the median of five."""
+
+SLOW_SHARE_MAX = 0.5
+"""At most half of a model's nodes are found slow, late or stuck: if more are, it is the load, the
+network or the prediction, and to take nodes out would finish the rest."""
+
+OVERDUE_FACTOR = 4.0
+OVERDUE_MIN_S = 2.0
+"""A first token is overdue after four times the time foreseen and two seconds, with nothing come
+from its node since it was placed. After twice that the node is out."""
+
+QUEUE_GROWTHS_MAX = 3
+"""Reports in a row in which a node's own queue has grown while nothing came from it: at one in
+half a second, before the first token is overdue."""
+
+SLOW_START_S = 30.0
+"""A new node has its full share of work after this long at most, where others serve already."""
+
+WARMING_SPEED_MAX = 3
+"""How many times as fast it gets there when its first tokens come as foreseen: in 10 s. One that
+only comes back has its cache, and is given a third of the time."""
+
+WARMING_SAMPLES = 20
+"""First tokens, within what was foreseen, that make it warm."""
+
+WARMING_WEIGHT_NEW = 0.1
+WARMING_WEIGHT_RETURNED = 0.5
+"""The share of its peers' work that it begins with: cold caches are what hurts."""
 
 SIGNAL_AGE_MAX_S = 10.0
 """A polled signal older than this corrects nothing: own counts stand alone."""
@@ -134,15 +196,28 @@ hit: on average half a block, 4 ms of prefill."""
 class HealthRules(msgspec.Struct, frozen=True, kw_only=True):
     """When a node is taken out of service, and when it comes back.
 
-    probe_failures_max    failed probes in a row before it is down
-    probe_successes_min   good probes in a row before it is ready again
-    request_failures_max  requests in a row that could not reach it before it is down
+    probe_failures_max    failed probes in a row before it is out
+    probe_successes_min   good probes in a row before it is back
+    request_failures_max  requests in a row that came to nothing there before it is out,
+                          within failures_within_s, or twice as many
+    open_s, open_s_max    it stays out for so long, twice as long each time up to the maximum
+    suspect_s             a doubt that nothing confirms fades after this
+    slow_factor           times as long as foreseen, and its peers' are not: it is slow
+    overdue_factor        times as long as foreseen until a first token is overdue
+    slow_start_s          a new node has its full share after this at most; 0 at once
     signal_age_max_s      a scrape older than this corrects nothing
     """
 
     probe_failures_max: int = PROBE_FAILURES_MAX
     probe_successes_min: int = PROBE_SUCCESSES_MIN
     request_failures_max: int = PASSIVE_FAILURES_MAX
+    failures_within_s: float = FAILURES_WITHIN_S
+    open_s: float = OPEN_S
+    open_s_max: float = OPEN_S_MAX
+    suspect_s: float = SUSPECT_S
+    slow_factor: float = SLOW_FACTOR
+    overdue_factor: float = OVERDUE_FACTOR
+    slow_start_s: float = SLOW_START_S
     signal_age_max_s: float = SIGNAL_AGE_MAX_S
 
 

@@ -9,10 +9,8 @@ from typing import Any
 
 import msgspec
 
-from pointsman.core.busy import narrow
 from pointsman.core.calibration import TokenRatio
-from pointsman.core.cluster import Cluster, Health, Node
-from pointsman.core.errors import FailureKind
+from pointsman.core.cluster import Cluster, Node
 from pointsman.core.events import (
     Admitted,
     CacheChanged,
@@ -22,25 +20,33 @@ from pointsman.core.events import (
     NodeDescribed,
     NodeDraining,
     NodeJoined,
+    NodeJudged,
     NodeLeft,
     NodeProbed,
     NodeReported,
 )
+from pointsman.core.health import Health
 from pointsman.core.ids import ModelName
+from pointsman.core.judge import Judge
 from pointsman.core.ledger import Ledger
 from pointsman.core.residency import Residency
 
-_NODE_FAULTS = frozenset({FailureKind.UNREACHABLE, FailureKind.CLOSED, FailureKind.BROKEN})
-"""Failures that speak against the node: a busy or slow one, or a 5xx, may be the request's."""
-
 NodeEvent = (
-    NodeLeft | NodeDescribed | NodeReported | NodeProbed | NodeDraining | NodeChanged | CacheChanged
+    NodeLeft
+    | NodeDescribed
+    | NodeReported
+    | NodeProbed
+    | NodeJudged
+    | NodeDraining
+    | NodeChanged
+    | CacheChanged
 )
 NODE_EVENTS = (
     NodeLeft,
     NodeDescribed,
     NodeReported,
     NodeProbed,
+    NodeJudged,
     NodeDraining,
     NodeChanged,
     CacheChanged,
@@ -64,29 +70,37 @@ class Membership:
     """Applies node events."""
 
     def __init__(
-        self, *, cluster: Cluster, ledger: Ledger, residency: Residency, ratios: TokenRatio
+        self,
+        *,
+        cluster: Cluster,
+        judge: Judge,
+        ledger: Ledger,
+        residency: Residency,
+        ratios: TokenRatio,
     ) -> None:
         self._cluster = cluster
+        self._judge = judge
         self._ledger = ledger
         self._residency = residency
         self._ratios = ratios
-        self._appliers: dict[type, Callable[[Node, Any], Change]] = {
+        self._appliers: dict[type, Callable[[Node, Any, float], Change]] = {
             NodeLeft: self._left,
             NodeDescribed: self._described,
             NodeReported: self._reported,
             NodeProbed: self._probed,
+            NodeJudged: self._judged,
             NodeDraining: self._draining,
             NodeChanged: self._respecified,
             CacheChanged: self._cache_changed,
             IndexTrusted: self._trusted,
         }
 
-    def apply(self, event: NodeEvent | IndexTrusted) -> Change:
+    def apply(self, event: NodeEvent | IndexTrusted, now_s: float) -> Change:
         """One event about a known incarnation."""
         node = self._cluster.get(event.node_id)
         if node is None:
             return Change(stale=True)
-        return self._appliers[type(event)](node, event)
+        return self._appliers[type(event)](node, event, now_s)
 
     def join(self, event: NodeJoined) -> Change:
         """A new incarnation. What the machine can do is carried over; what it holds is not.
@@ -102,28 +116,7 @@ class Membership:
             node.calibration = before.calibration
         return Change((*effects, Admitted(node.name, node.id)), room=True)
 
-    def failed(self, node: Node, kind: FailureKind, now_s: float) -> None:
-        """An attempt on `node` ended before its first byte.
-
-        The last node of a model is given up only if nothing listens there: one that breaks
-        some of its answers serves the others, and with no node at all every request fails.
-        Probes take it out all the same.
-        """
-        if kind is FailureKind.BUSY:
-            narrow(node, now_s)
-        if kind not in _NODE_FAULTS:
-            return
-        if kind is not FailureKind.UNREACHABLE and self._is_last(node):
-            return
-        before = node.health
-        node.unreachable(f"requests fail: {kind}")
-        if node.health is not before:
-            self._cluster.changed()
-
-    def _is_last(self, node: Node) -> bool:
-        return any(len(self._cluster.serving(card.name)) < 2 for card in node.models)
-
-    def _left(self, node: Node, event: NodeLeft) -> Change:
+    def _left(self, node: Node, event: NodeLeft, now_s: float) -> Change:
         return Change(tuple(self._remove(node)), room=True)
 
     def _remove(self, node: Node) -> list[Left]:
@@ -132,39 +125,46 @@ class Membership:
         self._cluster.remove(node)
         return [Left(node.name, node.id)]
 
-    def _described(self, node: Node, event: NodeDescribed) -> Change:
+    def _described(self, node: Node, event: NodeDescribed, now_s: float) -> Change:
         node.describe(event.facts)
+        node.condition.described(now_s, warms=self._judge.warms(node, now_s))
         self._cluster.classify(node)
         self._ledger.set_capacity(node.id, event.facts.kv_blocks)
         model = node.models[0].name if node.models else ModelName("")
         self._residency.describe(node, self._ratios.bytes_per_token(model))
         return self._changed()
 
-    def _reported(self, node: Node, event: NodeReported) -> Change:
+    def _reported(self, node: Node, event: NodeReported, now_s: float) -> Change:
+        self._judge.reported(node, event.signals, event.at_s)
         node.report(event.signals, event.at_s)
         return _NOTHING
 
-    def _probed(self, node: Node, event: NodeProbed) -> Change:
+    def _probed(self, node: Node, event: NodeProbed, now_s: float) -> Change:
         before = node.health
-        node.probed(event.healthy, event.detail)
-        return _NOTHING if node.health is before else self._changed()
+        node.condition.probed(event.healthy, event.detail, now_s)
+        return Change(room=node.health is not before)
 
-    def _draining(self, node: Node, event: NodeDraining) -> Change:
+    def _judged(self, node: Node, event: NodeJudged, now_s: float) -> Change:
+        before = node.health
+        self._judge.told(node, event.healthy, event.detail, now_s)
+        return Change(room=node.health is not before)
+
+    def _draining(self, node: Node, event: NodeDraining, now_s: float) -> Change:
         node.draining = event.draining
         return self._changed()
 
-    def _respecified(self, node: Node, event: NodeChanged) -> Change:
+    def _respecified(self, node: Node, event: NodeChanged, now_s: float) -> Change:
         assert (event.spec.name, event.spec.url) == (node.name, node.spec.url), event
         node.respecify(event.spec)
         if node.health is Health.JOINING:
             return self._changed()
-        return self._described(node, NodeDescribed(node.id, node.facts))
+        return self._described(node, NodeDescribed(node.id, node.facts), now_s)
 
-    def _cache_changed(self, node: Node, event: CacheChanged) -> Change:
+    def _cache_changed(self, node: Node, event: CacheChanged, now_s: float) -> Change:
         self._residency.apply(node, event.changes)
         return _NOTHING
 
-    def _trusted(self, node: Node, event: IndexTrusted) -> Change:
+    def _trusted(self, node: Node, event: IndexTrusted, now_s: float) -> Change:
         self._residency.trust(node, event.trust)
         return _NOTHING
 

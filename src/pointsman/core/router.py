@@ -9,10 +9,11 @@ from random import Random
 
 from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.candidates import eligible, exclusions, matches, shortlist
-from pointsman.core.cluster import Cluster, Health
+from pointsman.core.cluster import Cluster
 from pointsman.core.cost import candidate, footprint_blocks
 from pointsman.core.decision import Ineligible
 from pointsman.core.errors import ANSWERS, Reason
+from pointsman.core.health import Health
 from pointsman.core.ids import ModelName, NodeId
 from pointsman.core.ledger import Ledger
 from pointsman.core.limits import RETRY_AFTER_MAX_S, ROOM_WAIT_S

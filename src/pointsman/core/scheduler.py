@@ -38,6 +38,7 @@ from pointsman.core.events import (
 )
 from pointsman.core.flight import Flight, check_hits, learn
 from pointsman.core.ids import NodeId
+from pointsman.core.judge import Judge
 from pointsman.core.ledger import Ledger
 from pointsman.core.limits import FLIGHTS_MAX, HELD_SCAN_MAX, PRIORITY_MAX
 from pointsman.core.membership import NODE_EVENTS, Change, Membership, NodeEvent
@@ -75,8 +76,10 @@ class Scheduler:
             ratios=self._ratios,
         )
         self.guard = RetryGuard(options.retry_guard, self._router.is_contended, options.seed)
+        self._judge = Judge(self._cluster)
         self._membership = Membership(
             cluster=self._cluster,
+            judge=self._judge,
             ledger=self._ledger,
             residency=self._residency,
             ratios=self._ratios,
@@ -102,7 +105,10 @@ class Scheduler:
         """Take one event in. `now_s` never goes back."""
         self._bookings.catch_up()
         self._bookings.assume_starts(now_s)
-        return self._handlers[type(event)](event, now_s)
+        effects = self._handlers[type(event)](event, now_s)
+        if self._cluster.turns:
+            effects += self._cluster.take_turns()
+        return effects
 
     def catch_up(self) -> None:
         """Credit the last placement now, since nobody waits for an answer at this moment."""
@@ -172,8 +178,10 @@ class Scheduler:
         return Refused(request.id, refusal.reason, retry_after_s, refusal.detail, decision)
 
     def _started(self, event: Started, now_s: float) -> list[Effect]:
-        if not self._bookings.start(event.request_id, now_s):
+        flight = self._bookings.start(event.request_id, now_s)
+        if flight is None:
             return self._stale()
+        self._judge.began(flight, now_s)
         return self._retry_held(now_s)
 
     def _failed(self, event: Failed, now_s: float) -> list[Effect]:
@@ -184,7 +192,7 @@ class Scheduler:
         self._undo(flight, now_s)
         if event.kind is FailureKind.RECALLED:
             return self._queue_again(flight.recalled_attempt(), now_s)
-        self._membership.failed(flight.node, event.kind, now_s)
+        self._judge.failed(flight, event.kind, now_s)
         again = self._place_again(flight, event.kind, now_s)
         return [again, *self._recalls.rescue(now_s), *self._retry_held(now_s)]
 
@@ -196,11 +204,11 @@ class Scheduler:
         return [self._place(attempt, route, now_s), *self._retry_held(now_s)]
 
     def _place_again(self, flight: Flight, kind: FailureKind, now_s: float) -> Effect:
-        attempt, reason = flight.next_attempt(), FAILURE_REASONS[kind]
+        attempt, reason = flight.next_attempt(kind), FAILURE_REASONS[kind]
         route = self._route(attempt, now_s)
         is_placed, may_wait = isinstance(route.answer, Choice), False
         if kind is FailureKind.BUSY and not is_placed:  # then wait until one of them has room
-            attempt = flight.next_attempt(avoids=False)
+            attempt = flight.next_attempt(kind, avoids=False)
             route = self._route(attempt, now_s)
             may_wait = not self._held.full and not isinstance(route.answer, Refusal)
         refusal = Refusal(reason, ANSWERS[reason].message)
@@ -222,6 +230,7 @@ class Scheduler:
             self._finish(flight, event.outcome, now_s)
         else:
             self._undo(flight, now_s)
+        self._judge.ended(flight, event.outcome, now_s)
         return self._retry_held(now_s)
 
     def _left_queue(self, event: Settled, now_s: float) -> list[Effect]:
@@ -233,7 +242,6 @@ class Scheduler:
         return []
 
     def _finish(self, flight: Flight, outcome: Outcome, now_s: float) -> None:
-        flight.node.reachable()
         self._bookings.keep(flight, now_s)
         self._policy.left(flight.request, flight.node.name)
         learn(flight, outcome, self._lengths, self._ratios, now_s)
@@ -283,7 +291,7 @@ class Scheduler:
         return self._after(self._membership.join(event), now_s)
 
     def _node_changed(self, event: NodeEvent, now_s: float) -> list[Effect]:
-        return self._after(self._membership.apply(event), now_s)
+        return self._after(self._membership.apply(event, now_s), now_s)
 
     def _after(self, change: Change, now_s: float) -> list[Effect]:
         if change.stale:
@@ -311,6 +319,7 @@ class Scheduler:
 
     def _tick(self, event: Tick, now_s: float) -> list[Effect]:
         self.stats.leases_expired += len(self._ledger.expire(now_s))
+        self._judge.look(self._bookings, now_s)
         late: list[Effect] = [self._refuse_late(w, now_s) for w in self._held.expired(now_s)]
         widen(self._cluster.nodes, now_s)
         return [*late, *self._recalls.rescue(now_s), *self._retry_held(now_s)]

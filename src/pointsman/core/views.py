@@ -3,9 +3,10 @@
 import msgspec
 
 from pointsman.core.calibration import Speeds
-from pointsman.core.cluster import Health, Node
+from pointsman.core.cluster import Node
 from pointsman.core.cost import running_s
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals
+from pointsman.core.health import Cause, Health
 from pointsman.core.ids import NodeId, NodeName
 from pointsman.core.ledger import Ledger
 from pointsman.core.residency import Residency
@@ -13,15 +14,19 @@ from pointsman.core.self_check import Doubt
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """A node at one moment. `remaining_s` is the work it has left, in seconds;
-    `signals_age_s` is None when it was never scraped. Hit totals are in tokens;
+    """A node at one moment. `weight` is the share of its peers' work that it may have, `failures`
+    are requests in a row that came to nothing there. `remaining_s` is the work it has left, in
+    seconds; `signals_age_s` is None when it was never scraped. Hit totals are in tokens;
     `hit_match_share` is of the answers whose hit was foretold, None before there was one."""
 
     name: NodeName
     node_id: NodeId
     url: str
     health: Health
+    health_cause: Cause
     health_detail: str
+    weight: float
+    failures: int
     draining: bool
     pool: str
     zone: str
@@ -55,7 +60,10 @@ def node_view(node: Node, ledger: Ledger, residency: Residency, now_s: float) ->
         node_id=node.id,
         url=node.spec.url,
         health=node.health,
-        health_detail=node.health_detail,
+        health_cause=node.condition.cause,
+        health_detail=node.condition.detail,
+        weight=node.condition.weight,
+        failures=node.condition.failures,
         draining=node.draining,
         pool=node.spec.pool,
         zone=node.spec.zone,

@@ -23,6 +23,7 @@ from pointsman.core.events import (
     Settled,
     Started,
     Tick,
+    Turned,
 )
 from pointsman.core.exchange import Exchange
 from pointsman.core.ids import NodeId, NodeName, RequestId
@@ -171,7 +172,7 @@ class SimulatedGateway:
                     self._recalled(effect)
                 case Admitted():
                     self.node_ids[effect.name] = effect.node_id
-                case Left():
+                case Turned() | Left():
                     pass
                 case _:
                     assert_never(effect)

@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import CollectorRegistry
 
 from pointsman.core.admission.retry_guard import RetryGuard
-from pointsman.core.cluster import Health
+from pointsman.core.health import SERVING
 from pointsman.core.scheduler import Scheduler
 from pointsman.core.views import NodeView
 
@@ -117,7 +117,7 @@ def _states(nodes: Iterable[NodeView]) -> Metric:
         "pointsman_node_state", "1 for the state a node is in.", labels=("node", "state")
     )
     for node in nodes:
-        draining = node.draining and node.health is Health.READY
+        draining = node.draining and node.health in SERVING
         family.add_metric((node.name, "draining" if draining else node.health), 1)
     return family
 
@@ -135,7 +135,7 @@ def _trust(nodes: Iterable[NodeView]) -> Metric:
 
 def _spread(nodes: Iterable[NodeView]) -> Iterator[Metric]:
     """How unequal the nodes that serve are: the figure a scheduler exists to keep small."""
-    serving = [node for node in nodes if node.health is Health.READY and not node.draining]
+    serving = [node for node in nodes if node.health in SERVING and not node.draining]
     for name, help_, values in (
         ("load", "In-flight requests", [float(node.inflight) for node in serving]),
         ("remaining_seconds", "Work left", [node.remaining_s for node in serving]),

@@ -157,7 +157,7 @@ def test_engines_that_started_at_different_times_are_not_one() -> None:
 @pytest.mark.parametrize(
     ("seen", "severity", "check"),
     [
-        (node(health="down", health_detail="refused"), Severity.PROBLEM, Check.GATEWAY),
+        (node(health="open", health_detail="refused"), Severity.PROBLEM, Check.GATEWAY),
         (node(draining=True), Severity.NOTE, Check.GATEWAY),
         (node(index_trust="degraded"), Severity.WARNING, Check.INDEX),
         (

@@ -1,0 +1,308 @@
+"""One node's health as it changes: what is reported of it is counted, and steps are taken.
+
+Weight is the share of its peers' work that a node may have, 0 to 1. It bounds requests in flight
+(`candidates`) and never costs: a node whose times counted for ten times as long would get nothing
+at all until the others are as bad, and nothing is what no node recovers by.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from statistics import median
+
+from pointsman.core.errors import FailureKind
+from pointsman.core.health import SERVING, TRANSITIONS, Cause, Health, Step, Turn
+from pointsman.core.ids import RequestId
+from pointsman.core.limits import (
+    HALF_OPEN_CHOOSY_S,
+    HALF_OPEN_TRIALS_MAX,
+    PRIORITY_NORMAL,
+    SHARE_MIN,
+    SLOW_SAMPLES,
+    SUSPECT_WEIGHT,
+    SUSPECT_WEIGHT_MIN,
+    HealthRules,
+)
+from pointsman.core.warming import Warming
+
+_FAILURES_KEPT = 64
+_DOUBLINGS_MAX = 16  # far over any bound: 2^16 seconds
+
+_RELATIVE = frozenset({Cause.SLOW, Cause.OVERDUE, Cause.QUEUE})
+_ANSWERED_BY_PROBES = frozenset({Cause.PROBES, Cause.UNREACHABLE})
+
+
+class Condition:
+    """One incarnation's health. Owned by its `Node`; `on_turn` hears of every step.
+
+    `weight` is the share of its peers' work that it may have; `failures` are requests in a row
+    that came to nothing there. `rules` may be replaced at any time.
+    """
+
+    def __init__(self, rules: HealthRules, on_turn: Callable[[Turn], None]) -> None:
+        self.rules = rules
+        self.state = Health.JOINING
+        self.cause = Cause.JOINED
+        self.detail = "not probed yet"
+        self.weight = 1.0
+        self.failures = 0
+        self.joined_s = 0.0
+        self.is_choosy = False  # half open: low priority only
+        self._on_turn = on_turn
+        self._failed_s: deque[float] = deque(maxlen=_FAILURES_KEPT)
+        self._broke_off = False  # the last failure was after a first byte
+        self._probe_failures = 0
+        self._probe_successes = 0
+        self._ratios: deque[float] = deque(maxlen=SLOW_SAMPLES)
+        self._since_s = 0.0
+        self._evidence_s = 0.0  # when something last spoke against it
+        self._breaks = 0  # in succession, each longer than the last
+        self._broke_s = float("-inf")
+        self._broke_on_trial = False
+        self._trials: dict[RequestId, None] = {}
+        self._warming = Warming()
+
+    # --- what routing asks -------------------------------------------------------------
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether what has not begun there had better go elsewhere: it may never begin."""
+        doubted = self.state is Health.SUSPECT and self.cause in (Cause.OVERDUE, Cause.QUEUE)
+        return doubted or self.state is Health.OPEN
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether it is only worse than its peers: nothing has failed."""
+        return self.cause in _RELATIVE and self.state in (Health.SUSPECT, Health.OPEN)
+
+    def may_take(self, inflight: int, peers_mean: float, priority: int) -> bool:
+        """Whether a node of less than full weight may have one more request, if nodes of full
+        weight have `peers_mean` in flight."""
+        if self.state is Health.HALF_OPEN:
+            welcome = priority < PRIORITY_NORMAL or not self.is_choosy
+            return welcome and len(self._trials) < HALF_OPEN_TRIALS_MAX
+        return inflight < max(SHARE_MIN, self.weight * peers_mean)
+
+    def placed(self, request_id: RequestId) -> None:
+        """A request goes there. While half open it is the trial."""
+        if self.state is Health.HALF_OPEN:
+            self._trials[request_id] = None
+
+    def ended(self, request_id: RequestId) -> None:
+        """A request is off its node, whatever came of it."""
+        self._trials.pop(request_id, None)
+
+    # --- what is reported --------------------------------------------------------------
+
+    def described(self, now_s: float, *, warms: bool) -> None:
+        """It says what it is. `warms` where others serve, and it is to begin slowly."""
+        if self.state is Health.JOINING:
+            self.joined_s = now_s
+            self._return(now_s, Cause.JOINED, warms=warms, is_new=True)
+
+    def left(self) -> None:
+        self._step(Step.LEAVE, Cause.LEFT, "", self._since_s)
+
+    def succeeded(self, now_s: float, *, whole: bool) -> None:
+        """An answer began, or ended (`whole`). One that begins says nothing against answers
+        that break off."""
+        if self._broke_off and not whole:
+            return
+        self._clear_failures()
+        doubted = self.state is Health.SUSPECT and self.cause not in (Cause.PROBES, Cause.SLOW)
+        if doubted or self.state is Health.HALF_OPEN:
+            self._return(now_s, Cause.RECOVERED)
+
+    def failed(
+        self, kind: FailureKind, now_s: float, *, spared: bool, began: bool, detail: str = ""
+    ) -> None:
+        """A request came to nothing there, before its first byte or after it (`began`).
+        `spared`: there is nobody else, so it stays in service."""
+        cause = Cause.UNREACHABLE if kind is FailureKind.UNREACHABLE else Cause.ERRORS
+        self._fail(cause, detail or f"requests fail: {kind}", now_s, spared, began)
+
+    def blamed(self, detail: str, now_s: float, *, spared: bool) -> None:
+        """Somebody says that it does not do what it should: as good as a failed request."""
+        self._fail(Cause.FEEDBACK, detail, now_s, spared, False)
+
+    def _fail(self, cause: Cause, detail: str, now_s: float, spared: bool, began: bool) -> None:
+        if self.state not in SERVING:
+            return
+        self.failures += 1
+        self._failed_s.append(now_s)
+        self._broke_off = began
+        broken = self.state is Health.HALF_OPEN or self._is_broken(cause, now_s)
+        if broken and not spared:
+            self._break(cause, detail, now_s)
+        elif self.failures >= max(1, self.rules.request_failures_max - 1):
+            self.doubt(cause, detail, now_s)
+
+    def _is_broken(self, cause: Cause, now_s: float) -> bool:
+        """Enough failures in a row and close together; or so many that time does not count."""
+        enough = self.rules.request_failures_max
+        if self.failures < enough:
+            return False
+        if cause is Cause.UNREACHABLE or self.failures >= 2 * enough:
+            return True
+        earliest_s = self._failed_s[-min(enough, len(self._failed_s))]
+        return now_s - earliest_s <= self.rules.failures_within_s
+
+    def forgive(self, now_s: float) -> None:
+        """The last failure was its request's fault: it failed elsewhere alike."""
+        if not self.failures:
+            return
+        self.failures -= 1
+        self._failed_s.pop()
+        if self.cause is not Cause.ERRORS or self.failures >= self.rules.request_failures_max:
+            return
+        if self.state is Health.OPEN:
+            self._breaks -= 1
+        if self.state is Health.OPEN and self._broke_on_trial:
+            self._try(now_s)
+        elif self.state in (Health.OPEN, Health.SUSPECT):
+            self._return(now_s, Cause.FORGIVEN, warms=not self._warming.over)
+
+    def probed(self, healthy: bool, detail: str, now_s: float) -> None:
+        """Thresholds up and down, so that one slow answer or one lucky one decides nothing."""
+        if not healthy:
+            self._probe_failures += 1
+            self._probe_successes = 0
+            self._probes_fail(detail or "health probes fail", now_s)
+            return
+        self._probe_failures = 0
+        self._probe_successes += 1
+        if self.state is Health.SUSPECT and self.cause is Cause.PROBES:
+            self._return(now_s, Cause.RECOVERED)
+        elif self.state is Health.OPEN and self._probe_successes >= self.rules.probe_successes_min:
+            if self.cause is Cause.PROBES:
+                self._return(now_s, Cause.RECOVERED, warms=True)
+            elif self.cause in _ANSWERED_BY_PROBES:
+                self._try(now_s)
+
+    def _probes_fail(self, detail: str, now_s: float) -> None:
+        if self.state not in SERVING:
+            return
+        if self._probe_failures >= self.rules.probe_failures_max:
+            self._break(Cause.PROBES, detail, now_s)
+        elif self._probe_failures >= self.rules.probe_failures_max - 1:
+            self.doubt(Cause.PROBES, detail, now_s)
+
+    def timed(self, ratio: float, now_s: float) -> bool:
+        """An answer took `ratio` times as long as foreseen. Whether it takes long here now, if
+        it does not elsewhere."""
+        self._ratios.append(ratio)
+        if self.state is Health.WARMING:
+            as_foreseen = ratio <= self.rules.slow_factor / 2
+            self._warming.first_token(now_s, as_foreseen=as_foreseen)
+            self._warm(now_s)
+        return ratio > self.rules.slow_factor and self.typical_ratio > self.rules.slow_factor
+
+    @property
+    def typical_ratio(self) -> float:
+        """Of the last answers' times, how many times as long as foreseen; 0 if too few are
+        known."""
+        return median(self._ratios) if len(self._ratios) == SLOW_SAMPLES else 0.0
+
+    # --- verdicts ----------------------------------------------------------------------
+
+    def doubt(
+        self, cause: Cause, detail: str, now_s: float, weight: float = SUSPECT_WEIGHT
+    ) -> None:
+        """Something speaks against it. Harmless when it is doubted already."""
+        if self.state not in (Health.READY, Health.WARMING, Health.SUSPECT):
+            return
+        self._evidence_s = now_s
+        weight = max(SUSPECT_WEIGHT_MIN, min(weight, self.weight))
+        if self.state is not Health.SUSPECT:
+            self._step(Step.DOUBT, cause, detail, now_s)
+        self.weight = weight
+
+    def give_up(self, cause: Cause, detail: str, now_s: float) -> None:
+        """Nothing more goes there for a while."""
+        if self.state in SERVING:
+            self._break(cause, detail, now_s)
+
+    def _break(self, cause: Cause, detail: str, now_s: float) -> None:
+        if now_s - self._broke_s > 2 * self.rules.open_s_max:
+            self._breaks = 0
+        self._breaks += 1
+        self._broke_s = now_s
+        self._broke_on_trial = self.state is Health.HALF_OPEN
+        self._probe_successes = 0
+        self.weight = 0.0
+        self._step(Step.BREAK, cause, detail, now_s)
+
+    @property
+    def open_s(self) -> float:
+        """How long it stays out this time: twice as long as the last time."""
+        doubled: float = self.rules.open_s * 2.0 ** min(self._breaks - 1, _DOUBLINGS_MAX)
+        return min(doubled, self.rules.open_s_max)
+
+    def _try(self, now_s: float) -> None:
+        self._trials.clear()
+        self._clear_failures()
+        self._ratios.clear()
+        self.is_choosy = True
+        self.weight = SUSPECT_WEIGHT_MIN
+        self._step(Step.TRY, Cause.TRIAL, self.detail, now_s)
+
+    def _return(
+        self, now_s: float, cause: Cause, *, warms: bool | None = None, is_new: bool = False
+    ) -> None:
+        """Back into service: slowly if it `warms`; None goes on where it was, or begins if it
+        had been out."""
+        if warms is None:
+            warms = self.state is Health.HALF_OPEN or not self._warming.over
+        self._clear_failures()
+        self._ratios.clear()
+        if not warms or not self.rules.slow_start_s:
+            self._warming.warmth = self.weight = 1.0
+            self._step(Step.RISE, cause, "", now_s)
+            return
+        if self._warming.over or self.state is not Health.SUSPECT:
+            self._warming.begin(now_s, self.rules.slow_start_s, is_new=is_new)
+        self.weight = self._warming.weight
+        self._step(Step.WARM, cause, "", now_s)
+
+    def pass_time(self, now_s: float) -> None:
+        """What time alone changes."""
+        match self.state:
+            case Health.WARMING:
+                self._warming.pass_time(now_s)
+                self._warm(now_s)
+            case Health.SUSPECT:
+                if now_s - self._evidence_s >= self.rules.suspect_s and not self._probe_failures:
+                    self._return(now_s, Cause.RECOVERED)
+            case Health.OPEN:
+                rested = now_s - self._broke_s >= self.open_s and not self._probe_failures
+                if rested and self.cause is not Cause.PROBES:
+                    self._try(now_s)
+            case Health.HALF_OPEN:
+                self.is_choosy = now_s - self._since_s < HALF_OPEN_CHOOSY_S
+            case Health.JOINING | Health.READY | Health.GONE:
+                pass
+
+    def _warm(self, now_s: float) -> None:
+        self.weight = self._warming.weight
+        if self._warming.over:
+            self._return(now_s, Cause.RECOVERED, warms=False)
+
+    # --- helpers -----------------------------------------------------------------------
+
+    def _clear_failures(self) -> None:
+        self.failures = 0
+        self._failed_s.clear()
+        self._broke_off = False
+
+    def _step(self, step: Step, cause: Cause, detail: str, now_s: float) -> None:
+        following = TRANSITIONS[self.state].get(step)
+        assert following is not None, f"{step} while {self.state}"
+        before, self.state = self.state, following
+        self.cause, self.detail, self._since_s = cause, detail, now_s
+        self._on_turn(Turn(before, following, cause, detail))
+
+    def check(self) -> None:
+        """Weights are those of their states."""
+        assert 0.0 <= self.weight <= 1.0, self.weight
+        assert (self.weight == 0.0) == (self.state is Health.OPEN), (self.state, self.weight)
+        assert self.state is not Health.READY or self.weight == 1.0, self.weight
+        assert self.failures >= 0, self.failures

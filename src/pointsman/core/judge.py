@@ -1,0 +1,220 @@
+"""What speaks for a node and what against it, weighed beside its peers.
+
+Each request tells: that it failed and how, when its first token came against when it was foreseen,
+how long its answer took, that nothing came at all. Probes and what people say come on top.
+A `Condition` counts; what only shows beside other nodes is found here:
+
+    slow      the median of its last answers took `slow_factor` times as long as foreseen, and as
+              many times its peers' own median
+    overdue   a first token is due for `overdue_factor` times as long as foreseen and 2 s, nothing
+              has come from there since that request was placed, and a peer has answered since
+    queue     its reported queue grew three times in a row with nothing coming from there
+
+The last node of a model in its pool stays in service whatever its requests say, unless nobody
+listens there: one that breaks some of its answers serves the others. And at most half of a
+model's nodes are slow, overdue or stuck: if more seem so, it is the load, or the prediction.
+Failures count for as many as there are, for they are facts.
+
+A request that fails alike on two nodes is the one that is broken: it counts on neither.
+"""
+
+from collections.abc import Iterable
+from statistics import median
+
+from pointsman.core.busy import narrow
+from pointsman.core.cluster import Cluster, Node
+from pointsman.core.errors import EndCause, FailureKind
+from pointsman.core.events import NodeSignals
+from pointsman.core.flight import Flight
+from pointsman.core.health import SERVING, Cause, Health
+from pointsman.core.limits import (
+    OVERDUE_MIN_S,
+    QUEUE_GROWTHS_MAX,
+    SLOW_SHARE_MAX,
+    SLOW_SLACK_S,
+    SUSPECT_WEIGHT_MIN,
+)
+from pointsman.core.request import Outcome
+
+_MAY_BE_THE_REQUESTS = frozenset({FailureKind.CLOSED, FailureKind.BROKEN, FailureKind.ERROR})
+
+_BROKEN_OFF = {
+    EndCause.TRUNCATED: FailureKind.CLOSED,
+    EndCause.ENGINE_ERROR: FailureKind.ERROR,
+    EndCause.TIMEOUT: FailureKind.TIMEOUT,
+}
+
+
+class Judge:
+    """Changes the conditions of the cluster's nodes, and nothing else."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    # --- requests ----------------------------------------------------------------------
+
+    def began(self, flight: Flight, now_s: float) -> None:
+        """The first byte of its answer is there."""
+        node = flight.node
+        node.alive_s = now_s
+        condition = node.condition
+        if condition.failures or condition.state is not Health.READY:
+            condition.succeeded(now_s, whole=False)
+        if flight.request.stream and flight.predicted.calibrated:
+            foreseen_s = flight.predicted.first_token_s + SLOW_SLACK_S
+            self._timed(node, (now_s - flight.placed_s) / foreseen_s, now_s)
+
+    def ended(self, flight: Flight, outcome: Outcome, now_s: float) -> None:
+        """It is over, some way other than by `failed`."""
+        node = flight.node
+        if outcome.end is EndCause.FINISHED:
+            node.alive_s = now_s
+            condition = node.condition
+            if condition.failures or condition.state is not Health.READY:
+                condition.succeeded(now_s, whole=True)
+            self._decoded(flight, outcome, now_s)
+            return
+        kind = _BROKEN_OFF.get(outcome.end)
+        if kind is not None:
+            spared = self._is_last(node)
+            began = flight.started_s is not None
+            node.condition.failed(kind, now_s, spared=spared, began=began)
+
+    def failed(self, flight: Flight, kind: FailureKind, now_s: float) -> None:
+        """The attempt ended before its first byte. A busy node is well."""
+        if kind is FailureKind.BUSY:
+            narrow(flight.node, now_s)
+            return
+        if kind in _MAY_BE_THE_REQUESTS and flight.attempt.failed_as is kind:
+            before = self._cluster.get(flight.attempt.tried[-1])
+            if before is not None:
+                before.condition.forgive(now_s)
+            return
+        node = flight.node
+        spared = kind is not FailureKind.UNREACHABLE and self._is_last(node)
+        node.condition.failed(kind, now_s, spared=spared, began=False)
+
+    def _decoded(self, flight: Flight, outcome: Outcome, now_s: float) -> None:
+        """How long its tokens took, against what was foreseen for so many."""
+        predicted, tokens = flight.predicted, flight.demand.output_tokens
+        got = outcome.output_tokens or outcome.streamed_tokens
+        known = predicted.calibrated and flight.started_s is not None and outcome.streamed
+        if not known or got < 2 or not tokens:
+            return
+        decode_s = (outcome.decode_s or 0.0) - flight.stalled_s
+        foreseen_s = predicted.decode_s * got / tokens + SLOW_SLACK_S
+        self._timed(flight.node, max(decode_s, 0.0) / foreseen_s, now_s)
+
+    def _timed(self, node: Node, ratio: float, now_s: float) -> None:
+        if not node.condition.timed(ratio, now_s):
+            return
+        typical = node.condition.typical_ratio
+        factor = self._beside_peers(node, typical)
+        if factor > node.rules.slow_factor and self._may_be_relative(node):
+            detail = f"answers take {typical:.1f} times as long as foreseen"
+            node.condition.doubt(Cause.SLOW, detail, now_s, weight=1.0 / factor)
+
+    def _beside_peers(self, node: Node, ratio: float) -> float:
+        """How many times its peers' ratio; 0 where there are none to compare with."""
+        ratios = [peer.condition.typical_ratio for peer in self._peers(node)]
+        known = [each for each in ratios if each > 0]
+        return ratio / max(1.0, median(known)) if known else 0.0
+
+    # --- what is told of nodes ---------------------------------------------------------
+
+    def reported(self, node: Node, signals: NodeSignals, at_s: float) -> None:
+        """Before `node` takes them in as its own: a queue that only grows is seen before
+        anything is late."""
+        waiting, before, since_s = signals.waiting, node.signals.waiting, node.signals_at_s
+        if waiting is None or before is None or since_s is None:
+            return
+        if waiting <= before or node.alive_s > since_s or not node.waiting:
+            node.queue_growths = 0
+            return
+        node.queue_growths += 1
+        stuck = node.queue_growths >= QUEUE_GROWTHS_MAX and self._peer_answered(node, since_s)
+        if stuck and self._may_be_relative(node):
+            detail = f"its queue has grown to {waiting} and nothing comes of it"
+            node.condition.doubt(Cause.QUEUE, detail, at_s, weight=SUSPECT_WEIGHT_MIN)
+
+    def told(self, node: Node, healthy: bool, detail: str, now_s: float) -> None:
+        """Somebody who uses it says how it is."""
+        if healthy:
+            node.condition.succeeded(now_s, whole=True)
+        else:
+            said = f"reported: {detail}" if detail else "reported as not well"
+            node.condition.blamed(said, now_s, spared=self._is_last(node))
+
+    # --- time --------------------------------------------------------------------------
+
+    def look(self, flights: Iterable[Flight], now_s: float) -> None:
+        """Once a second or so. `flights` are in order of placement."""
+        for node in self._cluster.nodes:
+            if node.condition.state is not Health.READY:
+                node.condition.pass_time(now_s)
+        for flight in flights:
+            waited_s = now_s - flight.placed_s
+            if waited_s < OVERDUE_MIN_S:
+                break
+            if flight.started_s is None and flight.node.alive_s <= flight.placed_s:
+                self._overdue(flight, waited_s, now_s)
+
+    def _overdue(self, flight: Flight, waited_s: float, now_s: float) -> None:
+        node, predicted = flight.node, flight.predicted
+        if not predicted.calibrated or node.condition.state not in SERVING:
+            return
+        foreseen_s = predicted.first_token_s
+        if not flight.request.stream:
+            foreseen_s += predicted.decode_s
+        due_s = node.rules.overdue_factor * foreseen_s + OVERDUE_MIN_S
+        if waited_s < due_s or not self._peer_answered(node, flight.placed_s):
+            return
+        if not self._may_be_relative(node):
+            return
+        detail = f"nothing has come for {waited_s:.0f} s, and {foreseen_s:.1f} s was foreseen"
+        node.condition.doubt(Cause.OVERDUE, detail, now_s, weight=SUSPECT_WEIGHT_MIN)
+        if waited_s >= 2 * due_s and not self._is_last(node):
+            node.condition.give_up(Cause.OVERDUE, detail, now_s)
+
+    def warms(self, node: Node, now_s: float) -> bool:
+        """Whether a node that begins now is to begin slowly: where others serve already. When a
+        whole cluster is new, there is nobody to protect."""
+        slow_start_s = node.rules.slow_start_s
+        return any(
+            peer is not node and now_s - peer.condition.joined_s >= slow_start_s
+            for card in node.models
+            for peer in self._cluster.serving(card.name)
+        )
+
+    # --- beside the others -------------------------------------------------------------
+
+    def _peers(self, node: Node) -> list[Node]:
+        """The others that serve its first model."""
+        if not node.models:
+            return []
+        serving = self._cluster.serving(node.models[0].name)
+        return [peer for peer in serving if peer is not node]
+
+    def _peer_answered(self, node: Node, since_s: float) -> bool:
+        return any(peer.alive_s > since_s for peer in self._peers(node))
+
+    def _is_last(self, node: Node) -> bool:
+        """Whether a model of its would be left to nodes on trial, or to none, in its pool."""
+        return any(
+            not any(
+                peer is not node
+                and peer.spec.pool == node.spec.pool
+                and peer.condition.state is not Health.HALF_OPEN
+                for peer in self._cluster.serving(card.name)
+            )
+            for card in node.models
+        )
+
+    def _may_be_relative(self, node: Node) -> bool:
+        """Whether at most half of its model's nodes would be slow, overdue or stuck."""
+        if node.condition.is_relative:
+            return True
+        model = node.models[0].name if node.models else None
+        fellows = [n for n in self._cluster.nodes if any(c.name == model for c in n.models)]
+        found = sum(fellow.condition.is_relative for fellow in fellows)
+        return found + 1 <= SLOW_SHARE_MAX * len(fellows)
