@@ -23,6 +23,7 @@ from pointsman.core.events import (
     NodeSpec,
     Placed,
     PolicyChosen,
+    Recalled,
     Refused,
     Verdict,
 )
@@ -84,19 +85,25 @@ class House:
         facts = NodeFacts(models=(ModelCard(ModelName("m")),))
         self.service.submit(NodeDescribed(admitted[0], facts))
 
-    def arrive(self, name: str, slo_ttft_s: float | None = None) -> list[Verdict]:
+    def arrive(
+        self, name: str, slo_ttft_s: float | None = None, priority: int = 0
+    ) -> list[Verdict]:
         verdicts: list[Verdict] = []
-        self.service.arrive(request(name, slo_ttft_s), verdicts.append)
+        self.service.arrive(request(name, slo_ttft_s, priority), verdicts.append)
         return verdicts
 
     def settle(self, name: str, outcome: Outcome = FINISHED) -> None:
         self.service.settle(RequestId(name), outcome)
 
 
-def request(name: str, slo_ttft_s: float | None = None) -> Request:
-    prompt = Prompt(Namespace("m"), text=b"x")
+def request(name: str, slo_ttft_s: float | None = None, priority: int = 0) -> Request:
     return Request(
-        id=RequestId(name), model=ModelName("m"), prompt=prompt, slo_ttft_s=slo_ttft_s, stream=True
+        id=RequestId(name),
+        model=ModelName("m"),
+        prompt=Prompt(Namespace("m"), text=b"x"),
+        slo_ttft_s=slo_ttft_s,
+        stream=True,
+        priority=priority,
     )
 
 
@@ -123,6 +130,34 @@ def test_a_held_request_is_placed_when_room_is_made() -> None:
     assert kinds(waiting) == [Held, Placed]
     house.settle("second")
     assert house.service.unsettled == 0
+
+
+def test_a_recall_reaches_its_request_and_is_answered() -> None:
+    house = House()
+    taken_back = house.arrive("low", priority=-10)
+    house.arrive("high", priority=10)
+    assert kinds(taken_back) == [Placed, Recalled]
+    house.service.failed(RequestId("low"), FailureKind.RECALLED)
+    assert kinds(taken_back) == [Placed, Recalled, Held]
+    house.settle("high")
+    assert kinds(taken_back) == [Placed, Recalled, Held, Placed]
+    house.settle("low")
+    assert house.service.unsettled == 0
+
+
+def test_a_recall_answered_from_inside_its_delivery_waits_its_turn() -> None:
+    house = House()
+    seen: list[type] = []
+
+    def give_back_at_once(verdict: Verdict) -> None:
+        seen.append(type(verdict))
+        if isinstance(verdict, Recalled):
+            house.service.failed(verdict.request_id, FailureKind.RECALLED)
+
+    house.service.arrive(request("low", priority=-10), give_back_at_once)
+    high = house.arrive("high", priority=10)
+    assert kinds(high) == [Held, Placed]
+    assert seen == [Placed, Recalled, Held]
 
 
 def test_a_held_request_may_be_settled() -> None:

@@ -29,6 +29,7 @@ from pointsman.core.health import Health
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
 from pointsman.core.limits import HealthRules, RetryRules, Rules, Timeouts
 from pointsman.core.options import SchedulerOptions
+from pointsman.core.placement import Attempt
 from pointsman.core.request import Outcome, Request
 from pointsman.core.scheduler import Scheduler
 
@@ -134,7 +135,7 @@ def test_a_smaller_retry_budget_counts_at_once() -> None:
 def test_a_queue_is_checked_against_what_it_was_allowed() -> None:
     queue = HeldQueue(length_max=3)
     for name in "abc":
-        queue.add(request(name), 0.0)
+        queue.add(Attempt(request(name), 0.0), 0.0)
     queue.resize(1, 1.0)
     queue.check()
     assert queue.full
