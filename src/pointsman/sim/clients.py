@@ -6,8 +6,9 @@ from random import Random
 
 from pointsman.core.errors import EndCause
 from pointsman.core.ids import RequestId
+from pointsman.sim.answer import Answer
 from pointsman.sim.clock import Clock, Timer
-from pointsman.sim.gateway import Answer, SimulatedGateway
+from pointsman.sim.gateway import SimulatedGateway
 from pointsman.sim.prompts import Prompts
 from pointsman.sim.scenario import Backoff, Clients, Network
 from pointsman.traffic.outcome import Outcome, RequestRecord

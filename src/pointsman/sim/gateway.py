@@ -4,7 +4,7 @@ It does what the HTTP gateway and the scheduler service do, with delays instead 
 """
 
 from collections.abc import Callable
-from typing import Protocol, assert_never
+from typing import assert_never
 
 import msgspec
 
@@ -32,6 +32,7 @@ from pointsman.core.options import SchedulerOptions
 from pointsman.core.request import Outcome, Request
 from pointsman.core.scheduler import Scheduler
 from pointsman.engines.compute_model import Job
+from pointsman.sim.answer import Answer, Caller
 from pointsman.sim.clock import Clock, Timer
 from pointsman.sim.node import NodeDownError, SimulatedNode
 from pointsman.sim.scenario import Knowledge, Network
@@ -45,32 +46,6 @@ TICK_S_MIN = 0.002
 _ATTEMPT = "#"  # between a request's id and the number of the attempt: the engine's job
 
 _TIMEOUTS = Timeouts()  # the gateway's own
-
-
-class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What the client gets; times are the gateway's. `reason` is set where it is an error.
-    `placements` is how many engines got the request."""
-
-    end: EndCause
-    reason: str = ""
-    status: int = 200
-    retry_after_s: float | None = None
-    node: str = ""
-    first_byte_s: float | None = None
-    ended_s: float = 0.0
-    cached_tokens: int | None = None
-    placements: int = 0
-
-    @property
-    def silent(self) -> bool:
-        """Whether the client went before any byte of it."""
-        return self.end is EndCause.CLIENT_GONE and self.first_byte_s is None
-
-
-class Caller(Protocol):
-    """Whoever sent a request. Told once, by the gateway's time."""
-
-    def answered(self, answer: Answer) -> None: ...
 
 
 class _Open:
