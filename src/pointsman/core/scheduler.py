@@ -40,7 +40,7 @@ from pointsman.core.flight import Flight, check_hits, learn
 from pointsman.core.ids import NodeId
 from pointsman.core.judge import Judge
 from pointsman.core.ledger import Ledger
-from pointsman.core.limits import FLIGHTS_MAX, HELD_SCAN_MAX, PRIORITY_MAX
+from pointsman.core.limits import DECISION_ROWS_MAX, FLIGHTS_MAX, HELD_SCAN_MAX, PRIORITY_MAX
 from pointsman.core.membership import NODE_EVENTS, Change, Membership, NodeEvent
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.placement import Attempt, Choice, Hold, Refusal, Route, Waiting
@@ -334,9 +334,11 @@ class Scheduler:
             attempt.request, self._policy, self._rng, tried=attempt.avoided, now_s=now_s
         )
 
-    def _record(self, attempt: Attempt, route: Route, now_s: float) -> Decision:
-        nodes = self._cluster.nodes
-        return records.decision(attempt, route, nodes, policy=self._policy.name, at_s=now_s)
+    def _record(
+        self, attempt: Attempt, route: Route, now_s: float, rows_max: int | None = DECISION_ROWS_MAX
+    ) -> Decision:
+        nodes, policy = self._cluster.nodes, self._policy.name
+        return records.decision(attempt, route, nodes, policy=policy, at_s=now_s, rows_max=rows_max)
 
     # --- views -------------------------------------------------------------------------
 
@@ -351,14 +353,7 @@ class Scheduler:
         route = self._router.route(
             attempt.request, self._policy, Random(0), tried=(), now_s=now_s, every_node=True
         )
-        return records.decision(
-            attempt,
-            route,
-            self._cluster.nodes,
-            policy=self._policy.name,
-            at_s=now_s,
-            rows_max=None,
-        )
+        return self._record(attempt, route, now_s, rows_max=None)
 
     def models(self) -> list[ModelCard]:
         return self._cluster.models()
@@ -369,9 +364,7 @@ class Scheduler:
 
     def nodes(self, now_s: float) -> list[views.NodeView]:
         self.catch_up()
-        return [
-            views.node_view(n, self._ledger, self._residency, now_s) for n in self._cluster.nodes
-        ]
+        return views.node_views(self._cluster.nodes, self._ledger, self._residency, now_s)
 
     def inflight_on(self, node_id: NodeId) -> int:
         """Requests placed on an incarnation; none on one that has ended."""

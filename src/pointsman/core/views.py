@@ -1,5 +1,7 @@
 """Frozen pictures of nodes, for people and metrics."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 from pointsman.core.calibration import Speeds
@@ -50,6 +52,13 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     reported_tokens: int
     hit_match_share: float | None
     index_doubt: str
+
+
+def node_views(
+    nodes: Iterable[Node], ledger: Ledger, residency: Residency, now_s: float
+) -> list[NodeView]:
+    """All of them."""
+    return [node_view(node, ledger, residency, now_s) for node in nodes]
 
 
 def node_view(node: Node, ledger: Ledger, residency: Residency, now_s: float) -> NodeView:
