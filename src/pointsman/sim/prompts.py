@@ -51,17 +51,19 @@ class Prompts:
         self._named = {size: _Named(max(1, self._whole // size), size) for size in block_sizes}
 
     def request(self, index: int, request_id: RequestId, *, bounds_output: bool) -> Request:
-        """Request `index` of the traffic for the scheduler, chains included."""
+        """Request `index` of the traffic for the scheduler, chains included. Its client is its
+        session, or else its tenant; what comes again has its fingerprint."""
         asked = self._requests[index]
         chains = {scheme: self.chain(index, scheme.size) for scheme in self._schemes}
         return Request(
             id=request_id,
             model=MODEL,
-            prompt=Prompt.chained(Namespace(MODEL), asked.input_tokens, chains),
+            prompt=Prompt.chained(Namespace(MODEL), asked.input_tokens, chains, 1 + index),
             max_output_tokens=asked.output_tokens if bounds_output else None,
             priority=asked.priority,
             tenant=asked.tenant,
             session=asked.session or None,
+            client=asked.session or asked.tenant or f"client-{index}",
         )
 
     def chain(self, index: int, size: int) -> list[BlockHash]:
