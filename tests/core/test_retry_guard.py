@@ -203,13 +203,20 @@ def test_who_gives_up_again_and_again_has_to_wait_longer_each_time() -> None:
     assert pauses_s[-1] > 4 * pauses_s[0] > 0.0
 
 
-def test_who_leaves_during_the_answer_owes_nothing() -> None:
+@pytest.mark.parametrize("end", [EndCause.FINISHED, EndCause.TRUNCATED, EndCause.ENGINE_ERROR])
+def test_whose_answer_ended_otherwise_owes_nothing(end: EndCause) -> None:
     it = Guarded()
-    asked, read = request("r", "x", client="a"), Outcome(EndCause.CLIENT_GONE, ttft_s=0.5)
-    it.guard.gave_up(asked, read, it.now_s, ran=True)
-    it.guard.gave_up(asked, Outcome(EndCause.FINISHED, ttft_s=0.5), it.now_s, ran=True)
+    asked = request("r", "x", client="a")
+    it.guard.gave_up(asked, Outcome(end, ttft_s=0.5), it.now_s, ran=True)
     assert it.arrive("a", "x") is None
     assert it.guard.repeats_after_giving_up == 0
+
+
+def test_a_timeout_in_the_middle_of_the_answer_is_one_too() -> None:
+    it = Guarded()
+    asked = request("r", "x", client="a")
+    it.guard.gave_up(asked, Outcome(EndCause.CLIENT_GONE, ttft_s=0.5), it.now_s, ran=True)
+    assert it.arrive("a", "x") is not None
 
 
 def test_a_client_whose_requests_differ_is_known_by_its_rate() -> None:

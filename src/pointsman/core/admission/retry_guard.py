@@ -136,9 +136,9 @@ class RetryGuard:
         return told_s
 
     def gave_up(self, request: Request, outcome: Outcome, now_s: float, *, ran: bool) -> None:
-        """A request is over. If its client left, or lost patience, before a byte of the answer,
-        it may be back at once; `ran` if an engine has worked for it."""
-        if outcome.ttft_s is not None or outcome.end not in (_CLIENT_GONE, _TIMEOUT):
+        """A request is over. If its client left, or it took too long, it may be back at once;
+        `ran` if an engine has worked for it."""
+        if outcome.end is not _CLIENT_GONE and outcome.end is not _TIMEOUT:
             return
         turned = self._note(request, now_s, gave_up=True, ran=ran)
         if turned is None:
