@@ -68,9 +68,9 @@ class Router:
         """A refusal for which no node was looked at."""
         return Route(self.demand(request), (), 0, refusal)
 
-    def hold(self, request: Request, hold: Hold) -> Route:
+    def hold(self, request: Request, why: str) -> Route:
         """A hold for which no node was looked at."""
-        return Route(self.demand(request), (), 0, hold)
+        return Route(self.demand(request), (), 0, Hold(why))
 
     def demand(self, request: Request) -> Demand:
         """Prompt tokens, counted or estimated from its bytes, and the output expected."""

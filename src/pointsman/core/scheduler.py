@@ -51,8 +51,6 @@ from pointsman.core.residency import Residency
 from pointsman.core.router import Router
 from pointsman.core.stats import Stats
 
-_RECALLED = Hold("recalled")
-
 
 class Scheduler:
     """Owns all state of the cluster. Not for two threads; never re-entered from an effect."""
@@ -117,9 +115,7 @@ class Scheduler:
     # --- requests ----------------------------------------------------------------------
 
     def _arrived(self, event: Arrived, now_s: float) -> list[Effect]:
-        request = event.request
-        if not request.model:
-            request = self._router.with_model(request)
+        request = self._router.with_model(event.request)
         assert request.id not in self._bookings, f"request id {request.id} is in use"
         assert request.id not in self._held, f"request id {request.id} is in use"
         self.stats.arrived += 1
@@ -200,7 +196,7 @@ class Scheduler:
         """Who was recalled waits among the others, who may be more urgent."""
         self.stats.recalled += 1
         is_full, request = self._held.full, attempt.request
-        route = self._route(attempt, now_s) if is_full else self._router.hold(request, _RECALLED)
+        route = self._route(attempt, now_s) if is_full else self._router.hold(request, "recalled")
         return [self._place(attempt, route, now_s), *self._retry_held(now_s)]
 
     def _place_again(self, flight: Flight, kind: FailureKind, now_s: float) -> Effect:
@@ -296,10 +292,8 @@ class Scheduler:
     def _after(self, change: Change, now_s: float) -> list[Effect]:
         if change.stale:
             return self._stale()
-        effects: list[Effect] = list(change.effects)
-        if not change.room:
-            return effects
-        return [*effects, *self._recalls.rescue(now_s), *self._retry_held(now_s)]
+        moved = [*self._recalls.rescue(now_s), *self._retry_held(now_s)] if change.room else ()
+        return [*change.effects, *moved]
 
     # --- the rest ----------------------------------------------------------------------
 
