@@ -57,8 +57,8 @@ PURE_BELOW = ("engines.compute_model.",)  # a module, or a package with all that
 # Without clock, I/O, environment or thread. A module is added here only if that is true of it.
 PURE_STDLIB = """
 __future__ abc array base64 binascii bisect codecs collections contextlib copy dataclasses decimal
-enum fractions functools hashlib heapq itertools json math numbers operator random re statistics
-string struct sys types typing unicodedata urllib.parse zlib
+enum fractions functools hashlib heapq hmac itertools json math numbers operator random re
+statistics string struct sys types typing unicodedata urllib.parse zlib
 """
 IMPURE = """
 asyncio socket.socket time.monotonic logging os.environ datetime.datetime random.choice threading

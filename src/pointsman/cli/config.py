@@ -18,6 +18,7 @@ from pointsman.core.policies import catalog
 
 __all__ = [
     "Admin",
+    "Agents",
     "Config",
     "Engine",
     "Health",
@@ -222,6 +223,27 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
 
 
+class Agents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Node agents: processes beside the engines, which tell what is asked for without them."""
+
+    listen: Annotated[
+        str,
+        Meta(
+            description="Where agents connect: HOST:PORT, or the path of a Unix socket; empty is "
+            "nowhere. Agents may add engines, so any address but this machine's own needs a "
+            "secret."
+        ),
+    ] = ""
+    secret_file: Annotated[
+        str,
+        Meta(
+            description="A file with a secret that the agents have, too; each side proves that it "
+            "knows it. `openssl rand -hex 32` prints one. Default: the environment's "
+            "POINTSMAN_AGENT_SECRET, else none."
+        ),
+    ] = ""
+
+
 class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is written down."""
 
@@ -284,4 +306,5 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retry_guard: Annotated[
         RetryGuard, Meta(description="Clients that retry without waiting, while nothing has room.")
     ] = RetryGuard()
+    agents: Annotated[Agents, Meta(description="Node agents.")] = Agents()
     log: Annotated[Log, Meta(description="What is written down.")] = Log()

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import inspect
 
 from pointsman.cli.config import Config, Engine, Key
+from pointsman.cli.control_address import UnusableControl, control_address, read_secret
 from pointsman.cli.tokenizers import model_problems
 from pointsman.cli.yaml_reader import Document, Position, Problem, Rejected, read
 from pointsman.engines.adapters.address import kv_events_problem, url_problem
@@ -102,6 +103,8 @@ def _contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str
     if 0 < config.listen.keep_alive_comments_s < COMMENTS_S_MIN:
         text = f"listen.keep_alive_comments_s is below {COMMENTS_S_MIN}; 0 is off"
         yield ("listen", "keep_alive_comments_s"), text
+    if problem := agents_problem(config):
+        yield ("agents", "listen"), problem
 
 
 def duplicates(engines: Sequence[Engine]) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -126,6 +129,23 @@ def openness_problem(config: Config) -> str:
     return (
         f"without API keys everyone who reaches {listen.host} could use the engines; "
         "give keys (`pointsman keys new NAME`), or listen.open: true"
+    )
+
+
+def agents_problem(config: Config) -> str:
+    """What is to be done before agents may connect; empty if nothing."""
+    if not config.agents.listen:
+        return ""
+    try:
+        address = control_address(config.agents.listen)
+        secret = read_secret(config.agents.secret_file)
+    except UnusableControl as unusable:
+        return f"agents: {unusable}"
+    if secret or address.path or is_loopback(address.host):
+        return ""
+    return (
+        f"agents.listen: without a secret everyone who reaches {address.host} could add engines; "
+        "give agents.secret_file"
     )
 
 

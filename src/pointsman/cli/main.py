@@ -25,6 +25,9 @@ _COMMANDS: Mapping[str, _Lazy] = MappingProxyType(
             "pointsman.cli.serve:serve", "Scheduler and gateway in front of your engines."
         ),
         "engine": _Lazy("pointsman.cli.engine:engine", "One simulated engine."),
+        "agent": _Lazy(
+            "pointsman.cli.agent:agent", "Beside an engine: tells the scheduler how it fares."
+        ),
         "explain": _Lazy("pointsman.cli.explain:explain", "Why a request went where it went."),
         "replay": _Lazy(
             "pointsman.cli.replay:replay", "Compare policies on a trace, on virtual time."

@@ -19,10 +19,18 @@ from pointsman import __version__
 from pointsman.cli.config import Config
 from pointsman.cli.config_change import in_force, with_names
 from pointsman.cli.config_file import openness_problem
+from pointsman.cli.control_address import UnusableControl
 from pointsman.cli.engine_changes import apply_engines, engine_conflicts
 from pointsman.cli.reload import Reloader, Source
 from pointsman.cli.tokenizers import Tokenizers, tokenized
-from pointsman.cli.wiring import cadence, gateway_options, node_spec, scheduler_options
+from pointsman.cli.wiring import (
+    agent_listener_options,
+    cadence,
+    gateway_options,
+    node_spec,
+    scheduler_options,
+)
+from pointsman.control.agents import AgentListener
 from pointsman.control.api import AdminApi
 from pointsman.control.fleet import Fleet
 from pointsman.control.service import SchedulerService
@@ -74,7 +82,7 @@ class Process:
         self._gateway: Gateway | None = None
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()
-        self.port = self.admin_port = 0
+        self.port = self.admin_port = self.agents_port = 0
 
     async def run(self, started: Callable[["Process"], Coroutine[None, None, None]]) -> None:
         """Serve; `started` runs once clients can connect. Raises CannotStart."""
@@ -93,6 +101,7 @@ class Process:
             StateMetrics(self.registry, "pointsman_gateway", gateway.state)
             await self._listen(gateway, stack)
             await self._listen_for_admins(gateway, stack, tokenizers.service)
+            await self._listen_for_agents(stack)
             stack.enter_context(_on_signals(self.stop, self.reloader.ask))
             async with asyncio.TaskGroup() as tasks:
                 collecting = tasks.create_task(self.fleet.run())
@@ -177,6 +186,22 @@ class Process:
             await gateway.start(listen.host, listen.port)
         stack.push_async_callback(gateway.stop)
         self.port = gateway.port
+
+    async def _listen_for_agents(self, stack: AsyncExitStack) -> None:
+        try:
+            options = agent_listener_options(self.config)
+        except UnusableControl as unusable:
+            raise CannotStart(str(unusable)) from None
+        if options is None:
+            return
+        agents = AgentListener(self.service, self.fleet, options)
+        try:
+            await agents.start()
+        except OSError as error:
+            where = self.config.agents.listen
+            raise CannotStart(f"agents.listen {where}: {error.strerror or error}") from None
+        stack.push_async_callback(agents.stop)
+        self.agents_port = agents.port
 
     async def _listen_for_admins(
         self, gateway: Gateway, stack: AsyncExitStack, tokenizer: PromptTokenizer | None

@@ -2,7 +2,9 @@
 
 from pointsman.cli.config import Config, Engine, Key
 from pointsman.cli.config_file import HASH_PREFIX, engine_name
+from pointsman.cli.control_address import control_address, read_secret
 from pointsman.collectors.cadence import Cadence
+from pointsman.control.agents import AgentOptions
 from pointsman.core.admission.key_rules import KeyLimits, KeyRules
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import ModelName, NodeName
@@ -65,6 +67,15 @@ def cadence(config: Config) -> Cadence:
         scrape_idle_s=health.scrape_idle_s,
         describe_s=health.describe_s,
     )
+
+
+def agent_listener_options(config: Config) -> AgentOptions | None:
+    """Where agents connect; None if nowhere. Raises UnusableControl."""
+    if not config.agents.listen:
+        return None
+    address = control_address(config.agents.listen)
+    secret = read_secret(config.agents.secret_file)
+    return AgentOptions(path=address.path, host=address.host, port=address.port, secret=secret)
 
 
 def gateway_options(config: Config) -> GatewayOptions:

@@ -46,7 +46,7 @@ class Describer:
         """Describe at once, after that in intervals and whenever asked to."""
         while True:
             self._link.describe_soon.clear()
-            if self._link.described.is_set():
+            if self._link.described.is_set() and self._known is not None:
                 await self._refresh()
             else:
                 await self._describe_until_it_answers()

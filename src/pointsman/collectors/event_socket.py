@@ -5,7 +5,8 @@ batch of them, which is what keeps the ingest of a busy engine cheap.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import zmq
 import zmq.asyncio
@@ -99,3 +100,13 @@ async def replay(
         return
     finally:
         socket.close(linger=0)
+
+
+@asynccontextmanager
+async def zmq_context() -> AsyncIterator[zmq.asyncio.Context]:
+    """One for all subscriptions and replays; closes what they have left open."""
+    context = zmq.asyncio.Context()
+    try:
+        yield context
+    finally:
+        context.destroy(linger=0)

@@ -35,7 +35,8 @@ class NodeLink:
     """Mutable, one for each node and lifetime of the process; incarnations come and go in it.
 
     `facts` and `sources` are those of the current incarnation, None until it is described;
-    `problem` says what keeps it from being described.
+    `problem` says what keeps it from being described. While an agent attends to the node, which
+    is then named by `attended_by`, it tells everything but whether the node is reached from here.
     """
 
     def __init__(
@@ -67,6 +68,10 @@ class NodeLink:
         self.scrape_soon = asyncio.Event()
         self.probe_soon = asyncio.Event()
         self.resync_events = asyncio.Event()
+        self.attended_by = ""
+        self.attended = asyncio.Event()
+        self.alone = asyncio.Event()
+        self.alone.set()
         self._page: EngineSignals | None = None
         self._restarts_s: deque[float] = deque(maxlen=RESTARTS_MAX)
         self._rng = rng
@@ -86,10 +91,15 @@ class NodeLink:
             self.drain(True)
 
     def describe(
-        self, facts: NodeFacts, sources: tuple[EventSource, ...], page: EngineSignals
+        self,
+        facts: NodeFacts,
+        sources: tuple[EventSource, ...] = (),
+        page: EngineSignals | None = None,
     ) -> None:
         """The current incarnation is known: the core may use it."""
         assert self.node_id is not None, f"{self.spec.name} is described before it joined"
+        if sources != self.sources:
+            self.resync_events.set()
         self.facts, self.sources, self._page = facts, sources, page
         self.problem = ""
         self.sink.submit(NodeDescribed(self.node_id, facts))
@@ -141,6 +151,20 @@ class NodeLink:
         self.draining = draining
         if self.node_id is not None:
             self.sink.submit(NodeDraining(self.node_id, draining))
+
+    def attend(self, agent: str) -> None:
+        """An agent tells of it from here on."""
+        self.attended_by = agent
+        self.events_note = f"told by agent {agent}"
+        self.alone.clear()
+        self.attended.set()
+
+    def leave_alone(self) -> None:
+        """No agent tells of it any more: look for ourselves."""
+        self.attended_by = self.events_note = ""
+        self.attended.clear()
+        self.alone.set()
+        self.probe_soon.set()
 
     def placed(self) -> None:
         """A request goes there: its load is worth knowing again."""

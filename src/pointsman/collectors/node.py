@@ -1,4 +1,8 @@
-"""One node's four loops, and what keeps each of them going."""
+"""One node's four loops, and what keeps each of them going.
+
+While an agent attends to the node, only the prober runs: how the engine fares is the agent's
+to tell, but whether it can be reached from here nobody else knows.
+"""
 
 import asyncio
 import logging
@@ -24,21 +28,32 @@ class NodeCollector:
 
     def __init__(self, link: NodeLink, client: EngineClient, context: zmq.asyncio.Context) -> None:
         self.link = link
-        self._loops: tuple[Callable[[], Awaitable[None]], ...] = (
-            Describer(link, client).run,
-            Prober(link, client).run,
-            Scraper(link, client).run,
-            Subscriber(link, context).run,
-        )
+        self._client = client
+        self._context = context
 
     async def run(self) -> None:
-        self.link.join()
+        if self.link.node_id is None:  # else its agent was faster
+            self.link.join()
         try:
             async with asyncio.TaskGroup() as tasks:
-                for loop in self._loops:
-                    tasks.create_task(self._keep_going(loop))
+                tasks.create_task(self._keep_going(Prober(self.link, self._client).run))
+                while True:
+                    await self.link.alone.wait()
+                    await self._look_until_attended()
         finally:
             self.link.leave()
+
+    async def _look_until_attended(self) -> None:
+        looks: tuple[Callable[[], Awaitable[None]], ...] = (
+            Describer(self.link, self._client).run,
+            Scraper(self.link, self._client).run,
+            Subscriber(self.link, self._context).run,
+        )
+        async with asyncio.TaskGroup() as tasks:
+            loops = [tasks.create_task(self._keep_going(look)) for look in looks]
+            await self.link.attended.wait()
+            for loop in loops:
+                loop.cancel()
 
     async def _keep_going(self, loop: Callable[[], Awaitable[None]]) -> None:
         while True:

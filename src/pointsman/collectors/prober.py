@@ -32,8 +32,17 @@ class Prober:
                 await asyncio.sleep(link.jittered(link.cadence.probe_retry_s))
                 continue
             link.probe_soon.clear()
-            if await wait_for(link.probe_soon, link.jittered(link.cadence.probe_s)):
+            if await self._is_wanted():
                 self._successes = 0  # a request failed there: look again, and again soon
+
+    async def _is_wanted(self) -> bool:
+        """Wait for the next probe's time. Whether somebody has asked for it; while an agent is
+        there, nobody else decides that."""
+        link = self._link
+        if not link.attended.is_set():
+            return await wait_for(link.probe_soon, link.jittered(link.cadence.probe_s))
+        await link.probe_soon.wait()
+        return True
 
     async def probe(self) -> None:
         """Ask once and tell the core."""

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from random import Random
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ import zmq.asyncio
 
 from pointsman.collectors.cadence import Cadence
 from pointsman.collectors.client import EngineClient, new_session
+from pointsman.collectors.event_socket import zmq_context
 from pointsman.collectors.link import NodeLink
 from pointsman.collectors.node import NodeCollector
 from pointsman.control.service import SchedulerService
@@ -76,7 +77,7 @@ class Fleet(NodeWatcher):
 
     async def run(self) -> None:
         """Collect until cancelled. Every incarnation leaves at the end."""
-        async with new_session() as session, _zmq_context() as context:
+        async with new_session() as session, zmq_context() as context:
             try:
                 async with asyncio.TaskGroup() as tasks:
                     self._runtime = _Runtime(session, context, tasks)
@@ -175,6 +176,31 @@ class Fleet(NodeWatcher):
         link = self._links.get(name)
         return NodeStatus(link.problem, link.events_note, link.restarts) if link else None
 
+    # --- for agents ---------------------------------------------------------------------
+
+    def attend(self, spec: NodeSpec, agent: str) -> NodeLink:
+        """Let an agent tell of the engine at that address, instead of looking at it ourselves.
+        It keeps the name it has here; one that is new is added. Raises NodeRefused."""
+        link = next((n for n in self._links.values() if n.spec.url == spec.url), None)
+        if link is None:
+            self.add(spec)
+            link = self._links[spec.name]
+        elif link.attended_by not in ("", agent):
+            raise NodeRefused(f"agent {link.attended_by} attends to {spec.url} already")
+        if self.is_retiring(link.spec.name):
+            self.stay(link.spec.name)
+        link.attend(agent)
+        if link.node_id is None:
+            link.join()
+        return link
+
+    def leave_alone(self, link: NodeLink) -> None:
+        """Its agent is gone: look at it ourselves again."""
+        if self._links.get(link.spec.name) is link:
+            link.leave_alone()
+
+    # --- for everybody ------------------------------------------------------------------
+
     async def until_described(self) -> None:
         """Wait until every node there is now has described itself."""
         for link in list(self._links.values()):
@@ -239,12 +265,3 @@ class Fleet(NodeWatcher):
             log.warning("engine %s leaves with requests of ours on it", link.spec.name)
         await self.remove(link.spec.name)
         log.info("engine %s is gone", link.spec.name)
-
-
-@asynccontextmanager
-async def _zmq_context() -> AsyncIterator[zmq.asyncio.Context]:
-    context = zmq.asyncio.Context()
-    try:
-        yield context
-    finally:
-        context.destroy(linger=0)

@@ -24,6 +24,8 @@ Reading order, top-down; a file imports only from files below it:
     cluster        nodes by incarnation: facts, signals, own work
     condition      one node's health, counted
     warming        how a new node comes to its full share of work
+    told           what an agent has told of a node's cache
+    block_set      a node's blocks, with digests by which two copies are compared
     self_check     predicted against reported hits
     engine_blocks  an engine's opaque block hashes -> our own chain
     calibration    engine speeds and output lengths, learned online

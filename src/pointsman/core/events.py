@@ -93,7 +93,10 @@ class NodeSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One scrape of an engine's load; None is missing, never zero.
 
     `kv_usage` is the fraction of KV blocks held by requests. Counters are totals since the
-    engine's start.
+    engine's start. What follows only an agent beside the engine can tell: shares of the last
+    seconds in which the GPU computed and moved memory (the mean over the engine's GPUs), the
+    hottest one's temperature, what they draw together, and the share of TCP segments that were
+    sent again.
     """
 
     running: int | None = None
@@ -102,6 +105,11 @@ class NodeSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prefix_queries: float | None = None
     prefix_hits: float | None = None
     preemptions: float | None = None
+    gpu_busy: float | None = None
+    gpu_memory_busy: float | None = None
+    gpu_temperature_c: float | None = None
+    gpu_power_w: float | None = None
+    retransmit_ratio: float | None = None
 
 
 class NodeJoined(msgspec.Struct, frozen=True):
@@ -217,6 +225,17 @@ class CacheChanged(msgspec.Struct, frozen=True, gc=False):
     changes: Sequence[CacheChange | ChainStored]
 
 
+class CacheTold(msgspec.Struct, frozen=True, gc=False):
+    """An agent's account of its node's cache, under our own hashes: what came and left since
+    the last one, which may be nothing; or, with `bucket`, all that it holds of that bucket of
+    a `BlockSet`."""
+
+    node_id: NodeId
+    stored: Sequence[BlockHash]
+    removed: Sequence[BlockHash] = ()
+    bucket: int | None = None
+
+
 class IndexTrust(StrEnum):
     """How far the index may be believed about a node."""
 
@@ -266,6 +285,7 @@ Event = (
     | NodeDraining
     | NodeChanged
     | CacheChanged
+    | CacheTold
     | IndexTrusted
     | PolicyChosen
     | RulesChanged

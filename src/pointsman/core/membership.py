@@ -14,6 +14,7 @@ from pointsman.core.cluster import Cluster, Node
 from pointsman.core.events import (
     Admitted,
     CacheChanged,
+    CacheTold,
     IndexTrusted,
     Left,
     NodeChanged,
@@ -40,6 +41,7 @@ NodeEvent = (
     | NodeDraining
     | NodeChanged
     | CacheChanged
+    | CacheTold
 )
 NODE_EVENTS = (
     NodeLeft,
@@ -50,6 +52,7 @@ NODE_EVENTS = (
     NodeDraining,
     NodeChanged,
     CacheChanged,
+    CacheTold,
     IndexTrusted,
 )
 
@@ -92,6 +95,7 @@ class Membership:
             NodeDraining: self._draining,
             NodeChanged: self._respecified,
             CacheChanged: self._cache_changed,
+            CacheTold: self._cache_told,
             IndexTrusted: self._trusted,
         }
 
@@ -162,6 +166,10 @@ class Membership:
 
     def _cache_changed(self, node: Node, event: CacheChanged, now_s: float) -> Change:
         self._residency.apply(node, event.changes)
+        return _NOTHING
+
+    def _cache_told(self, node: Node, event: CacheTold, now_s: float) -> Change:
+        self._residency.tell(node, event)
         return _NOTHING
 
     def _trusted(self, node: Node, event: IndexTrusted, now_s: float) -> Change:

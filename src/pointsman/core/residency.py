@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Final
 
+from pointsman.core.block_set import BlockSet
 from pointsman.core.blocks import TEXT_SCHEME, Prompt, Scheme, Unit
 from pointsman.core.cluster import Node
 from pointsman.core.engine_blocks import EngineBlocks
@@ -21,6 +22,7 @@ from pointsman.core.events import (
     BlockRemoved,
     BlockStored,
     CacheChange,
+    CacheTold,
     ChainStored,
     IndexTrust,
 )
@@ -28,6 +30,7 @@ from pointsman.core.ids import BlockHash, Slot
 from pointsman.core.limits import INDEX_BYTES_MAX
 from pointsman.core.placement import Credit
 from pointsman.core.prefix import PrefixIndex
+from pointsman.core.told import Told
 
 Levels = list[tuple[int, int]]
 """Per mask of slots the leading tokens of a prompt that they hold, most first. Masks are
@@ -47,6 +50,7 @@ class Residency:
         self._tokens = PrefixIndex(bytes_max=bytes_max // 2)
         self._indexes = (self._texts, self._tokens)
         self._engine_blocks: dict[Slot, EngineBlocks] = {}
+        self._told: dict[Slot, Told] = {}
 
     # --- asking ------------------------------------------------------------------------
 
@@ -79,6 +83,11 @@ class Residency:
         """Order-independent digest of the node's token blocks."""
         return self._tokens.digest(node.slot)
 
+    def told(self, node: Node) -> BlockSet | None:
+        """What the node's agent has told, to be read; None where none has, or isn't believed."""
+        told = self._told.get(node.slot)
+        return None if told is None else told.blocks
+
     # --- crediting ---------------------------------------------------------------------
 
     def credit(self, node: Node, prompt: Prompt) -> Credit:
@@ -98,10 +107,16 @@ class Residency:
     def settle(self, node: Node, credit: Credit) -> None:
         """The request ran. An exact node has reported what it keeps of it by now; but events
         name tokens, so a prompt known only as text keeps its credit."""
-        if credit.unit is _TOKENS and node.trust is IndexTrust.EXACT:
+        if credit.unit is not _TOKENS or node.trust is not IndexTrust.EXACT:
+            return
+        told = self._told.get(node.slot)
+        if told is None or not told.keep(credit):
             self.withdraw(credit)
 
     def _unreported(self, credit: Credit) -> Sequence[BlockHash]:
+        told = self._told.get(credit.slot)
+        if told is not None:
+            return [block for block in credit.hashes if block not in told.blocks]
         engine = self._engine_blocks.get(credit.slot)
         if engine is None:
             return credit.hashes
@@ -129,10 +144,10 @@ class Residency:
         if node.trust is IndexTrust.DISTRUSTED:
             return  # in sync or not, they do not tell what it finds
         node.trust = trust
-        if trust is IndexTrust.EXACT and node.slot not in self._engine_blocks:
+        if trust is IndexTrust.EXACT and not self._is_reported(node.slot):
             self._begin_events(node)
-        if trust in _BY_HISTORY and self._engine_blocks.pop(node.slot, None) is not None:
-            self._tokens.clear(node.slot)
+        if trust in _BY_HISTORY and self._is_reported(node.slot):
+            self._forget_reports(node)
         self._bound_tokens(node)
 
     def apply(self, node: Node, changes: Sequence[CacheChange | ChainStored]) -> None:
@@ -157,6 +172,24 @@ class Residency:
                     self.clear(node)
         batch.flush()
 
+    def tell(self, node: Node, event: CacheTold) -> None:
+        """What an agent says of the node's cache."""
+        if node.trust is IndexTrust.DISTRUSTED:
+            return
+        told = self._told.get(node.slot)
+        if told is None:
+            self._forget_reports(node)
+            told = self._told[node.slot] = Told(_blocks_max(node))
+        if event.bucket is None:
+            gone, came = told.blocks.remove(event.removed), told.blocks.add(event.stored)
+        else:
+            came, gone = told.blocks.replace(event.bucket, event.stored)
+        self._tokens.remove(node.slot, gone)
+        self._tokens.insert(node.slot, came)
+        if event.bucket is None:
+            for credit in told.beat():
+                self.withdraw(credit)
+
     def clear(self, node: Node) -> None:
         """The node's cache is empty."""
         for index in self._indexes:
@@ -164,21 +197,34 @@ class Residency:
 
     def forget(self, node: Node) -> None:
         """The incarnation ends; its slot is free for another."""
-        self._engine_blocks.pop(node.slot, None)
+        self._forget_reports(node)
         for index in self._indexes:
             index.forget(node.slot)
 
     def _begin_events(self, node: Node) -> EngineBlocks:
-        """What history claimed of token blocks gives way to what the engine says."""
-        self._tokens.clear(node.slot)
-        base = next((card.name for card in node.models if card.parent is None), "")
-        engine = EngineBlocks(base, 2 * (node.facts.kv_blocks or _ENGINE_BLOCKS_DEFAULT))
+        """What history or an agent claimed of token blocks gives way to what the engine says."""
+        self._forget_reports(node)
+        engine = EngineBlocks(
+            next((card.name for card in node.models if card.parent is None), ""), _blocks_max(node)
+        )
         self._engine_blocks[node.slot] = engine
         return engine
+
+    def _is_reported(self, slot: Slot) -> bool:
+        """Whether engine or agent tell what the node holds."""
+        return slot in self._engine_blocks or slot in self._told
+
+    def _forget_reports(self, node: Node) -> None:
+        """Another source is to be believed of the node's token blocks."""
+        self._engine_blocks.pop(node.slot, None)
+        self._told.pop(node.slot, None)
+        self._tokens.clear(node.slot)
 
     def check(self) -> None:
         for index in self._indexes:
             index.check()
+        for told in self._told.values():
+            told.blocks.check()
 
 
 class _Batch:
@@ -214,6 +260,11 @@ _BY_HISTORY: Final = frozenset({IndexTrust.HISTORY, IndexTrust.DISTRUSTED})
 
 _ENGINE_BLOCKS_DEFAULT: Final = 1 << 19
 """Blocks tracked for an engine of unknown capacity: 8 million tokens of 16 a block."""
+
+
+def _blocks_max(node: Node) -> int:
+    """An engine may tell of a block before it tells what it was stored over."""
+    return 2 * (node.facts.kv_blocks or _ENGINE_BLOCKS_DEFAULT)
 
 
 def _slots(nodes: Sequence[Node], block_tokens: int) -> int:

@@ -13,6 +13,7 @@ from pointsman.core import records, views
 from pointsman.core.admission.held import HeldQueue
 from pointsman.core.admission.retry_budget import RetryBudget
 from pointsman.core.admission.retry_guard import RetryGuard
+from pointsman.core.block_set import BlockSet
 from pointsman.core.bookings import Bookings
 from pointsman.core.busy import widen
 from pointsman.core.calibration import OutputLengths, TokenRatio
@@ -364,6 +365,12 @@ class Scheduler:
         """Requests placed on an incarnation; none on one that has ended."""
         node = self._cluster.get(node_id)
         return 0 if node is None else node.inflight
+
+    def told(self, node_id: NodeId) -> BlockSet | None:
+        """What an agent has told of its node's cache, to be compared with what it has itself;
+        None where there is no such node, or nothing is told of it or believed."""
+        node = self._cluster.get(node_id)
+        return None if node is None else self._residency.told(node)
 
     @property
     def held(self) -> int:

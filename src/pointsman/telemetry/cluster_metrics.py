@@ -25,6 +25,23 @@ _NODE_GAUGES: tuple[tuple[str, str, _Read], ...] = (
     ("running", "Requests the engine says it runs.", lambda n: n.signals.running),
     ("waiting", "Requests the engine says wait in it.", lambda n: n.signals.waiting),
     ("kv_usage_ratio", "Share of KV blocks that requests hold.", lambda n: n.signals.kv_usage),
+    ("gpu_busy_ratio", "Share of time its GPU computed.", lambda n: n.signals.gpu_busy),
+    (
+        "gpu_memory_busy_ratio",
+        "Share of time its GPU moved memory.",
+        lambda n: n.signals.gpu_memory_busy,
+    ),
+    (
+        "gpu_temperature_celsius",
+        "Its hottest GPU's temperature.",
+        lambda n: n.signals.gpu_temperature_c,
+    ),
+    ("gpu_power_watts", "What its GPUs draw.", lambda n: n.signals.gpu_power_w),
+    (
+        "tcp_retransmit_ratio",
+        "TCP segments sent again on its machine, of all sent.",
+        lambda n: n.signals.retransmit_ratio,
+    ),
     ("signals_age_seconds", "Age of the last scrape.", lambda n: n.signals_age_s),
     ("queue_seconds", "Prefill work placed there and not begun.", lambda n: n.queue_s),
     ("remaining_seconds", "All work left there.", lambda n: n.remaining_s),

@@ -24,6 +24,10 @@ class NodeTally:
         self.event_gaps = metrics.event_gaps.labels(name)
         self.event_losses = metrics.event_losses.labels(name)
         self.event_replays = metrics.event_replays.labels(name)
+        self.agent_beats = metrics.agent_beats.labels(name)
+        self.agent_gaps = metrics.agent_gaps.labels(name)
+        self.agent_losses = metrics.agent_losses.labels(name)
+        self.index_drifts = metrics.index_drifts.labels(name)
 
 
 class CollectorMetrics:
@@ -58,6 +62,30 @@ class CollectorMetrics:
             registry, "pointsman_kv_event_replays", "Replays of KV events asked for.", ("node",)
         )
 
+        self.agent_beats = Counter(
+            registry, "pointsman_agent_heartbeats", "Heartbeats of a node's agent.", ("node",)
+        )
+        self.agent_gaps = Counter(
+            registry, "pointsman_agent_gaps", "Heartbeats that never came.", ("node",)
+        )
+        self.agent_losses = Counter(
+            registry,
+            "pointsman_agent_losses",
+            "Connections to a node's agent that broke.",
+            ("node",),
+        )
+        self.index_drifts = Counter(
+            registry,
+            "pointsman_index_drifts",
+            "Heartbeats by which the index differed from what its agent has; it is healed then.",
+            ("node",),
+        )
+
+        self._plain = (
+            *(self.restarts, self.event_gaps, self.event_losses, self.event_replays),
+            *(self.agent_beats, self.agent_gaps, self.agent_losses, self.index_drifts),
+        )
+
     def node(self, name: NodeName) -> NodeTally:
         return NodeTally(self, name)
 
@@ -68,5 +96,5 @@ class CollectorMetrics:
                 family.remove(name, result)
         for result in ("taken", "duplicate", "foreign_topic", "malformed", "dropped"):
             self.event_messages.remove(name, result)
-        for family in (self.restarts, self.event_gaps, self.event_losses, self.event_replays):
+        for family in self._plain:
             family.remove(name)

@@ -11,9 +11,11 @@ Reading order:
     sse_events      what a single one of its events says
     engine_events   vLLM's KV-cache events
     engine_metrics  an engine's /metrics page
+    control         frames between an agent and the scheduler
+    control_auth    how both prove that they know the secret
 
-Values are frozen and belong to whoever asked; `SseScanner` and `SequenceTracker` belong to
-the one stream they follow. Input is never trusted: it is bounded, and what cannot be read
+Values are frozen and belong to whoever asked; `SseScanner`, `SequenceTracker` and `FrameReader`
+belong to the one stream they follow. Input is never trusted: it is bounded, and what cannot be read
 is an error with a name or a None, never a guess.
 
 No async, socket, file, clock or log. Imports only `core`'s vocabulary.

@@ -1,0 +1,17 @@
+"""The node agent: a process beside one engine or several, which tells the scheduler of them.
+
+Reading order: agent (everything, wired), reporter (the connection: greeting, heartbeats,
+comparisons), pace (when is the next heartbeat due?), report (what is there to be told of one
+engine?), options.
+
+The collectors look at each engine as they do for the scheduler; here their events go to an
+`EngineReport` and come out as frames of `wire/control`. What the scheduler is told last is
+kept as a `BlockSet`, the same that it keeps of this node, so that both can be compared.
+Everything belongs to one event loop. Must not import another shell: gateway, control, sim,
+loadgen, cli.
+"""
+
+from pointsman.agent.agent import Agent
+from pointsman.agent.options import AgentOptions, EngineOptions, SchedulerAddress
+
+__all__ = ["Agent", "AgentOptions", "EngineOptions", "SchedulerAddress"]

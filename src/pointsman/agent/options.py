@@ -1,0 +1,51 @@
+"""What an agent goes by."""
+
+import msgspec
+
+from pointsman.collectors.cadence import Cadence
+from pointsman.core.events import NodeSpec
+
+
+class SchedulerAddress(msgspec.Struct, frozen=True):
+    """Where the scheduler listens for agents: a Unix socket's path, else host and port."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    def __str__(self) -> str:
+        return self.path or f"{self.host}:{self.port}"
+
+
+class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine: `url` is how the agent reaches it, `spec` is announced, with the address by
+    which the gateway reaches it. `kv_events` is auto, off or a ZMQ endpoint."""
+
+    url: str
+    spec: NodeSpec
+    kv_events: str = "auto"
+
+
+LOCAL_CADENCE = Cadence(probe_s=2.0, scrape_idle_s=2.0)
+"""Questions on the same machine are cheap, and nobody tells the agent of placements."""
+
+
+class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole agent.
+
+    heartbeat_s     between heartbeats while nothing else calls for one (MISSION B2)
+    heartbeat_s_max between heartbeats when they are not acknowledged in time
+    delta_blocks    changes of an engine's cache that are told at once, without waiting for the
+                    next heartbeat
+    delta_s_min     between such early heartbeats: an engine may change at every step
+    """
+
+    name: str
+    scheduler: SchedulerAddress
+    secret: bytes | None = None
+    engines: tuple[EngineOptions, ...] = ()
+    heartbeat_s: float = 0.5
+    heartbeat_s_max: float = 2.0
+    delta_blocks: int = 16
+    delta_s_min: float = 0.1
+    cadence: Cadence = LOCAL_CADENCE

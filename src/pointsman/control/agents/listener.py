@@ -1,0 +1,208 @@
+"""Where agents connect, and what becomes of engines whose agent is gone."""
+
+import asyncio
+import logging
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from pointsman.control.agents.attended import AttendedEngine
+from pointsman.control.agents.session import AgentSession
+from pointsman.control.fleet import Fleet, NodeRefused
+from pointsman.control.service import SchedulerService
+from pointsman.core.events import NodeFacts
+from pointsman.core.ids import NodeName
+from pointsman.core.limits import NODES_MAX
+from pointsman.engines.adapters.address import url_problem
+from pointsman.wire.control import NAME_PATTERN, Announce, Farewell
+
+SESSIONS_MAX = NODES_MAX
+"""Connections at once, greeted or not."""
+
+GRACE_S = 5.0
+"""For an agent to come back, before the collectors take over: a connection that breaks is
+there again within a second or two."""
+
+RETIRE_S = 30.0
+"""For requests on an engine that its agent has ended to finish."""
+
+BLOCK_TOKENS_MAX = 1 << 16
+KV_BLOCKS_MAX = 1 << 32
+
+log = logging.getLogger(__name__)
+
+
+class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to listen: a Unix socket's path, or a TCP address. Without a `secret` whoever reaches
+    it may add engines, to which prompts are then sent."""
+
+    path: str = ""
+    host: str = "127.0.0.1"
+    port: int = 0
+    secret: bytes | None = None
+
+
+class _Known(msgspec.Struct):
+    """What is remembered of an engine beyond a connection."""
+
+    boot: int
+    incarnation: int
+    was_added: bool  # by an agent: nobody has configured it
+
+
+class AgentListener:
+    """All agents. Owns their sessions; the fleet owns the nodes."""
+
+    def __init__(self, service: SchedulerService, fleet: Fleet, options: AgentOptions) -> None:
+        self.secret = options.secret
+        self.port = 0
+        self._service = service
+        self._fleet = fleet
+        self._options = options
+        self._server: asyncio.Server | None = None
+        self._sessions: list[AgentSession] = []
+        self._by_agent: dict[str, AgentSession] = {}
+        self._known: dict[NodeName, _Known] = {}
+        self._graces: dict[NodeName, asyncio.TimerHandle] = {}
+
+    async def start(self) -> None:
+        """Listen. Raises OSError."""
+        loop, options = asyncio.get_running_loop(), self._options
+        if options.path:
+            _forget_socket(options.path)
+            mask = os.umask(0o177)  # for this user alone, from the first moment on
+            try:
+                self._server = await loop.create_unix_server(
+                    lambda: AgentSession(self), options.path
+                )
+            finally:
+                os.umask(mask)
+            return
+        self._server = await loop.create_server(
+            lambda: AgentSession(self), options.host, options.port
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Close every connection; a second call changes nothing."""
+        for timer in self._graces.values():
+            timer.cancel()
+        self._graces.clear()
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.close()
+        for session in list(self._sessions):
+            session.close()
+        await server.wait_closed()
+        if self._options.path:
+            _forget_socket(self._options.path)
+
+    # --- for sessions: Owner ------------------------------------------------------------
+
+    def begin(self, session: AgentSession) -> bool:
+        if len(self._sessions) >= SESSIONS_MAX or self._server is None:
+            return False
+        self._sessions.append(session)
+        return True
+
+    def greeted(self, session: AgentSession) -> None:
+        before = self._by_agent.get(session.agent)
+        self._by_agent[session.agent] = session
+        if before is not None:
+            before.refuse("another connection of the same agent replaces this one")
+        log.info("agent %s is connected", session.agent)
+
+    def announced(self, session: AgentSession, frame: Announce) -> str:
+        engine = session.engines.get(frame.engine)
+        if engine is None:
+            problem = _problem(frame)
+            if problem:
+                return problem
+            try:
+                engine = self._attend(session, frame)
+            except NodeRefused as refused:
+                return str(refused)
+        elif frame.facts is not None and (problem := _facts_problem(frame.facts)):
+            return problem
+        name = engine.link.spec.name
+        known = self._known.get(name)
+        same_boot = known is not None and known.boot == session.boot
+        engine.announce(frame, known=known.incarnation if known and same_boot else None)
+        was_added = known.was_added if known else False
+        self._known[name] = _Known(session.boot, frame.incarnation, was_added)
+        return ""
+
+    def ended(self, session: AgentSession, farewell: Farewell | None) -> None:
+        self._sessions.remove(session)
+        if self._by_agent.get(session.agent) is not session:
+            return  # replaced, or never greeted: its engines are another's
+        del self._by_agent[session.agent]
+        if farewell is None:
+            log.warning("agent %s is lost", session.agent)
+        else:
+            log.info("agent %s has ended", session.agent)
+        for engine in session.engines.values():
+            self._lost(engine, farewell)
+
+    # --- engines ------------------------------------------------------------------------
+
+    def _attend(self, session: AgentSession, frame: Announce) -> AttendedEngine:
+        names = self._fleet.names
+        link = self._fleet.attend(frame.spec, session.agent)
+        if link.spec.name not in names:
+            self._known[link.spec.name] = _Known(session.boot, frame.incarnation, was_added=True)
+        if (grace := self._graces.pop(link.spec.name, None)) is not None:
+            grace.cancel()
+        engine = AttendedEngine(frame.engine, link, self._service, session.send)
+        session.engines[frame.engine] = engine
+        return engine
+
+    def _lost(self, engine: AttendedEngine, farewell: Farewell | None) -> None:
+        if self._server is None:
+            return  # the process ends, and its nodes with it
+        name = engine.link.spec.name
+        known = self._known.get(name)
+        engine.lost()
+        if farewell is not None and farewell.gone and known is not None and known.was_added:
+            del self._known[name]
+            self._fleet.retire(name, within_s=RETIRE_S)
+        elif farewell is not None:
+            engine.give_up(self._fleet)
+        else:
+            loop = asyncio.get_running_loop()
+            self._graces[name] = loop.call_later(GRACE_S, self._give_up, engine)
+
+    def _give_up(self, engine: AttendedEngine) -> None:
+        del self._graces[engine.link.spec.name]
+        engine.give_up(self._fleet)
+
+
+def _problem(frame: Announce) -> str:
+    """What is wrong with an engine that is announced; else empty."""
+    spec = frame.spec
+    if not re.fullmatch(NAME_PATTERN, spec.name):
+        return f"{spec.name[:80]!r} is no name for an engine: letters, digits and ._- are"
+    if not spec.url.isascii() or re.search(r"\s", spec.url):
+        return f"{spec.url[:80]!r} is no URL"
+    if problem := url_problem(spec.url):
+        return problem
+    return _facts_problem(frame.facts) if frame.facts is not None else ""
+
+
+def _facts_problem(facts: NodeFacts) -> str:
+    if facts.block_tokens is not None and not 0 < facts.block_tokens <= BLOCK_TOKENS_MAX:
+        return f"blocks of {facts.block_tokens} tokens are none"
+    if facts.kv_blocks is not None and not 0 <= facts.kv_blocks <= KV_BLOCKS_MAX:
+        return f"{facts.kv_blocks} KV blocks are none"
+    return ""
+
+
+def _forget_socket(path: str) -> None:
+    """What an earlier process has left there."""
+    with suppress(FileNotFoundError):
+        if Path(path).is_socket():
+            Path(path).unlink()

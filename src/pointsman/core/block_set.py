@@ -1,0 +1,111 @@
+"""The blocks of one node under our own hashes, with digests by which two copies are compared.
+
+An agent beside the node keeps one, the scheduler another, and only changes travel. A digest
+is the exclusive or of hashes: it does not depend on the order of changes, and costs one
+operation a block. That two sets that differ have equal digests takes 2^60 tries, unless
+somebody forges hashes; who could do so need only lie about the set itself.
+
+Blocks lie in buckets, by the top bits of their hashes, each with a digest of its own: so two
+copies that differ find out where, and exchange no more than that.
+"""
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import xor
+from typing import Final
+
+from pointsman.core.ids import BlockHash
+
+BUCKETS: Final = 64
+_SHIFT: Final = 60 - 6
+_MASK: Final = BUCKETS - 1
+
+
+class BlockSet:
+    """At most `blocks_max` blocks; `overflows` counts those that were left out."""
+
+    def __init__(self, blocks_max: int) -> None:
+        assert blocks_max > 0, blocks_max
+        self.blocks_max = blocks_max
+        self.overflows = 0
+        self.digest = 0
+        self._count = 0
+        self._buckets: list[dict[BlockHash, None]] = [{} for _ in range(BUCKETS)]
+        self._digests = [0] * BUCKETS
+
+    def __repr__(self) -> str:
+        return f"<BlockSet {self._count} of at most {self.blocks_max}, {self.overflows} overflows>"
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, block: BlockHash) -> bool:
+        return block in self._buckets[bucket_of(block)]
+
+    def bucket(self, number: int) -> Sequence[BlockHash]:
+        """The blocks in one bucket."""
+        return list(self._buckets[number])
+
+    def bucket_digests(self) -> Sequence[int]:
+        return tuple(self._digests)
+
+    def add(self, hashes: Sequence[BlockHash]) -> list[BlockHash]:
+        """Those that were not there before."""
+        added: list[BlockHash] = []
+        buckets, digests, digest = self._buckets, self._digests, self.digest
+        room = self.blocks_max - self._count
+        for block in hashes:
+            number = (block >> _SHIFT) & _MASK
+            bucket = buckets[number]
+            if block in bucket:
+                continue
+            if len(added) >= room:
+                self.overflows += 1
+                continue
+            bucket[block] = None
+            digests[number] ^= block
+            digest ^= block
+            added.append(block)
+        self.digest = digest
+        self._count += len(added)
+        return added
+
+    def remove(self, hashes: Sequence[BlockHash]) -> list[BlockHash]:
+        """Those that were there before."""
+        removed: list[BlockHash] = []
+        for block in hashes:
+            number = (block >> _SHIFT) & _MASK
+            bucket = self._buckets[number]
+            if block in bucket:
+                del bucket[block]
+                self._digests[number] ^= block
+                self.digest ^= block
+                removed.append(block)
+        self._count -= len(removed)
+        return removed
+
+    def replace(
+        self, number: int, hashes: Sequence[BlockHash]
+    ) -> tuple[list[BlockHash], list[BlockHash]]:
+        """A bucket holds exactly `hashes`: what came by that, and what left. Those that belong
+        elsewhere are ignored."""
+        wanted = dict.fromkeys([block for block in hashes if bucket_of(block) == number])
+        removed = self.remove([block for block in self._buckets[number] if block not in wanted])
+        return self.add(list(wanted)), removed
+
+    def blocks(self) -> list[BlockHash]:
+        """All of them."""
+        return [block for bucket in self._buckets for block in bucket]
+
+    def check(self) -> None:
+        """Assert that counts and digests are those of the blocks."""
+        assert self._count == sum(map(len, self._buckets)) <= self.blocks_max, self
+        assert self.digest == reduce(xor, self._digests), self
+        for number, bucket in enumerate(self._buckets):
+            assert self._digests[number] == reduce(xor, bucket, 0), (number, self)
+            assert all(bucket_of(block) == number for block in bucket), (number, self)
+
+
+def bucket_of(block: BlockHash) -> int:
+    """The number of the bucket that a block belongs in."""
+    return (block >> _SHIFT) & _MASK

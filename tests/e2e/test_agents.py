@@ -1,0 +1,171 @@
+"""Gateway, agents and simulated engines: the whole way, over real sockets."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from pointsman.cli.config import Admin, Agents, Config, Engine, Limits, Listen, Log
+from pointsman.control.agents import listener
+from pointsman.core.events import IndexTrust
+from pointsman.core.health import Health
+from pointsman.core.views import NodeView
+from pointsman.engines.simulated import RunningEngine
+from tests.support.agents import LossyLink, agent_options, running_agent
+from tests.support.cluster import Cluster, new_session, running_process
+from tests.support.engines import running_engine
+
+PROMPT = list(range(1, 200))
+
+CONFIG = Config(
+    listen=Listen(port=0, reply_headers=True),
+    admin=Admin(port=0),
+    limits=Limits(connections_max=1_000),
+    log=Log(level="warning", access="none"),
+    agents=Agents(listen="127.0.0.1:0"),
+)
+
+
+@asynccontextmanager
+async def gateway(*engines: Engine, config: Config = CONFIG) -> AsyncIterator[Cluster]:
+    config = msgspec.structs.replace(config, engines=engines)
+    async with running_process(config) as process, new_session() as session:
+        cluster = Cluster(process, [], session)
+        yield cluster
+        await cluster.at_rest()
+
+
+def node(cluster: Cluster) -> NodeView:
+    (view,) = cluster.scheduler.nodes(cluster.process.service.now_s())
+    return view
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - the state under test has no event to wait for
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def attended() -> AsyncIterator[tuple[RunningEngine, Cluster]]:
+    """An engine that the gateway knows by an agent alone."""
+    async with (
+        running_engine(kv_events_port=0) as engine,
+        gateway() as cluster,
+        running_agent(agent_options(cluster.process.agents_port, [engine.url])),
+    ):
+        await eventually(is_exact(cluster))
+        yield engine, cluster
+
+
+def blocks(engine: RunningEngine) -> int:
+    """How many an engine holds."""
+    return len(engine.engine.driver.model.pool.cached)
+
+
+def is_exact(cluster: Cluster) -> Callable[[], bool]:
+    return lambda: [n.trust for n in cluster.scheduler.nodes(0.0)] == [IndexTrust.EXACT]
+
+
+async def test_an_agent_is_all_that_a_gateway_needs_to_know_its_engines() -> None:
+    async with running_engine(kv_events_port=0) as engine, gateway() as cluster:
+        options = agent_options(cluster.process.agents_port, [engine.url])
+        async with running_agent(options):
+            await eventually(is_exact(cluster))
+            view = node(cluster)
+            assert (view.name, view.health) == ("a-1", Health.READY)
+            assert (view.facts.kind, view.facts.block_tokens) == ("vllm", 16)
+            await eventually(lambda: node(cluster).signals.running == 0)
+            answer = await cluster.complete(PROMPT)
+            assert answer.node == "a-1"
+
+
+async def test_hits_are_foretold_exactly() -> None:
+    """The agent chains the engine's token ids itself; so what it tells is what prompts find."""
+    async with attended() as (engine, cluster):
+        prompt = list(PROMPT)
+        for _ in range(6):
+            await cluster.complete(prompt, max_tokens=40)
+            await eventually(lambda: node(cluster).index_blocks == blocks(engine))
+            prompt = [*prompt, *range(500, 540)]
+        view = node(cluster)
+        assert view.predicted_tokens == view.reported_tokens > 0
+
+
+async def test_a_configured_engine_keeps_its_name_and_is_not_asked_twice() -> None:
+    async with (
+        running_engine(kv_events_port=0) as engine,
+        gateway(Engine(url=engine.url, name="mine")) as cluster,
+    ):
+        await eventually(is_exact(cluster))
+        before = node(cluster)
+        async with running_agent(agent_options(cluster.process.agents_port, [engine.url])):
+            await eventually(
+                lambda: cluster.process.fleet.status("mine").events == "told by agent a"  # type: ignore[arg-type, union-attr]  # it exists
+            )
+            await eventually(is_exact(cluster))
+            assert (node(cluster).name, node(cluster).node_id) == ("mine", before.node_id)
+            assert (await cluster.complete(PROMPT)).node == "mine"
+
+
+async def test_without_its_agent_the_gateway_looks_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listener, "GRACE_S", 0.1)
+    async with running_engine(kv_events_port=0) as engine, gateway() as cluster:
+        async with running_agent(agent_options(cluster.process.agents_port, [engine.url])):
+            await eventually(is_exact(cluster))
+            await cluster.complete(PROMPT)
+            node_id = node(cluster).node_id
+        await eventually(lambda: "subscribed" in cluster.process.fleet.status("a-1").events)  # type: ignore[arg-type, union-attr]  # it exists
+        await eventually(is_exact(cluster))
+        await eventually(lambda: node(cluster).index_blocks > 0)
+        answer = await cluster.complete(PROMPT)
+        assert answer.cached_tokens == 192
+        assert (node(cluster).node_id, node(cluster).health) == (node_id, Health.READY)
+        assert node(cluster).predicted_tokens == node(cluster).reported_tokens == 192
+
+
+async def test_a_restart_of_the_engine_is_a_new_incarnation() -> None:
+    async with attended() as (engine, cluster):
+        await cluster.complete(PROMPT)
+        await eventually(lambda: (node(cluster).signals.prefix_queries or 0) > 0)
+        before = node(cluster)
+        await cluster.simulate(engine, restart=True)
+        await eventually(lambda: node(cluster).node_id != before.node_id)
+        await eventually(is_exact(cluster))
+        assert (await cluster.complete(PROMPT)).cached_tokens == 0
+
+
+async def test_an_index_that_lost_changes_is_healed_within_two_heartbeats() -> None:
+    async with (
+        running_engine(kv_events_port=0) as engine,
+        gateway() as cluster,
+        LossyLink(cluster.process.agents_port).running() as link,
+        running_agent(agent_options(link.port, [engine.url])),
+    ):
+        await eventually(is_exact(cluster))
+        await cluster.complete(PROMPT)
+        await eventually(lambda: told_blocks(cluster) == blocks(engine))
+        for number in range(1, 6):
+            link.lose = True
+            await cluster.complete(list(range(1_000 * number, 1_000 * number + 200)))
+            lost = link.lost
+            await eventually(lambda least=lost + 2: link.lost >= least)  # type: ignore[misc]  # mypy and defaults
+            assert told_blocks(cluster) < blocks(engine)
+            before = len(link.beats)
+            link.lose = False
+            await eventually(lambda: told_blocks(cluster) == blocks(engine))
+            assert len(link.beats) - before <= 2
+        await eventually(is_exact(cluster))
+        assert node(cluster).index_blocks == blocks(engine)
+        again = await cluster.complete(list(range(5_000, 5_200)))
+        assert again.cached_tokens > 0
+        assert node(cluster).predicted_tokens == node(cluster).reported_tokens
+
+
+def told_blocks(cluster: Cluster) -> int:
+    blocks = cluster.scheduler.told(node(cluster).node_id)
+    return 0 if blocks is None else len(blocks)
