@@ -17,7 +17,7 @@ from pointsman.core.events import (
     Settled,
 )
 from pointsman.core.ids import NodeId, RequestId
-from pointsman.core.limits import BUSY_ATTEMPTS_MAX, PROBE_FAILURES_MAX
+from pointsman.core.limits import BUSY_ATTEMPTS_MAX, BUSY_MEMORY_S, PROBE_FAILURES_MAX
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.policies import catalog
 from pointsman.core.request import Outcome
@@ -196,6 +196,7 @@ def test_retries_stop_when_the_budget_is_spent() -> None:
     driver.ready("a", "b")
     told_no = []
     for i in range(40):
+        driver.advance(BUSY_MEMORY_S)
         placed(driver, f"r{i}")
         (effect,) = driver.fail(f"r{i}", FailureKind.BUSY)
         if isinstance(effect, Refused):
