@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pointsman.wire import sse
 from pointsman.wire.sse import SseScanner
 from pointsman.wire.sse_events import ERROR_TEXT_MAX, StreamError, StreamSummary
-from pointsman.wire.usage import Usage, read_usage
+from pointsman.wire.usage import Usage, read_answer
 
 DATA = Path(__file__).parent / "data"
 
@@ -120,7 +120,7 @@ def slow_scan(stream: bytes, line_bytes_max: int = sse.LINE_BYTES_MAX) -> Stream
     errors = [frame["error"] for frame in frames if frame.get("error") is not None]
     return StreamSummary(
         events=len(lines) - short.count(b"[DONE]"),
-        usage=read_usage(json.dumps({"usage": usage}).encode()),
+        usage=read_answer(json.dumps({"usage": usage}).encode()).usage,
         error=StreamError(errors[0]["message"], errors[0]["type"], "500") if errors else None,
         finished=any(slow_finish(frame) for frame in frames),
         done=b"[DONE]" in short or "message_stop" in ends or "response.completed" in ends,
@@ -263,18 +263,18 @@ def test_close_twice_is_harmless() -> None:
     ],
 )
 def test_usage_of_a_whole_answer(body: Any, usage: Usage | None) -> None:
-    assert read_usage(json.dumps(body).encode()) == usage
+    assert read_answer(json.dumps(body).encode()).usage == usage
 
 
 @given(st.binary(max_size=60))
 def test_no_bytes_raise(body: bytes) -> None:
-    read_usage(body)
+    read_answer(body)
     scan(b'data: {"usage":' + body, body)
 
 
 def test_deep_nesting_is_no_usage() -> None:
     deep = b'{"usage":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-    assert read_usage(deep) is None
+    assert read_answer(deep).usage is None
     assert scan(b"data: " + deep + b"\n\n") == StreamSummary(1)
 
 
@@ -318,7 +318,26 @@ def test_a_stream_that_numbers_its_events_is_counted_too() -> None:
 def test_counts_that_cannot_be_true_are_no_usage(field: str) -> None:
     usage = {"prompt_tokens": 5, "completion_tokens": 2, field: 10**400}
     body = json.dumps({"choices": [], "usage": usage}).encode()
-    assert read_usage(body) is None
+    assert read_answer(body).usage is None
     scanner = SseScanner()
     scanner.feed(b"data: " + body + b"\n\ndata: [DONE]\n\n")
     assert scanner.usage is None
+
+
+def test_only_a_response_is_named() -> None:
+    body = {"id": "resp_1", "object": "response", "usage": {"input_tokens": 3}}
+    assert read_answer(json.dumps(body).encode()).response_id == "resp_1"
+    chat = {"id": "chatcmpl-1", "object": "chat.completion"}
+    assert read_answer(json.dumps(chat).encode()).response_id == ""
+    assert read_answer(json.dumps(body | {"id": "x" * 1_000}).encode()).response_id == ""
+    numbered = read_answer(json.dumps(body | {"id": 7}).encode())
+    assert numbered.response_id == ""
+    assert numbered.usage is not None
+
+
+def test_a_streamed_response_is_named_at_its_end() -> None:
+    scanner = SseScanner()
+    response = {"id": "resp_1", "usage": {"input_tokens": 3, "output_tokens": 1}}
+    event = {"type": "response.completed", "response": response}
+    scanner.feed(f"data: {json.dumps(event)}\n\n".encode())
+    assert scanner.response_id == "resp_1"

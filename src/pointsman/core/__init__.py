@@ -15,6 +15,7 @@ Reading order, top-down; a file imports only from files below it:
     flight         one placed request: what was booked for it, what its end teaches
     admission/     may it come in? held requests, retry guard, retry budget
     options        how the scheduler decides
+    homes          which node made the response that a turn goes on from
     policies/      which node? one policy a file, and the catalog of them
     candidates     which nodes may serve it, and why the others may not
     cost           what would it cost there: one row a candidate, in seconds

@@ -17,6 +17,8 @@ from pointsman.core.residency import Levels
 def eligible(cluster: Cluster, request: Request, tried: Sequence[NodeId]) -> list[Node]:
     """Nodes that may take `request` at this moment, in order of joining."""
     serving = cluster.serving(request.model)
+    if request.home is not None:
+        serving = [n for n in serving if n.id == request.home]
     if request.pool is not None or request.zone is not None or request.labels:
         serving = [n for n in serving if _mismatch(n, request) is None]
     if tried:
@@ -82,6 +84,8 @@ def matches(node: Node, request: Request) -> bool:
 
 
 def _mismatch(node: Node, request: Request) -> Ineligible | None:
+    if request.home is not None and node.id != request.home:
+        return Ineligible.RESPONSE
     spec = node.spec
     if request.pool is not None and spec.pool != request.pool:
         return Ineligible.POOL

@@ -96,6 +96,7 @@ class Ineligible(StrEnum):
     POOL = "pool"
     ZONE = "zone"
     LABELS = "labels"
+    RESPONSE = "response"  # the response that it goes on from is on another node
     CONTEXT = "context"  # the prompt cannot fit the model's context there
     JOINING = "joining"
     OPEN = "open"  # it failed, and is left alone for a while

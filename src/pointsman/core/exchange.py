@@ -193,6 +193,7 @@ class Exchange:
         output_tokens: int | None = None,
         cached_tokens: int | None = None,
         streamed_tokens: int = 0,
+        response_id: str = "",
     ) -> Outcome:
         """The request is over. Fields as in `Outcome`."""
         self._step(cause)
@@ -207,6 +208,7 @@ class Exchange:
             cached_tokens=cached_tokens,
             streamed_tokens=streamed_tokens,
             status=status,
+            response_id=response_id,
         )
         return self.outcome
 

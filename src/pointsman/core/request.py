@@ -6,7 +6,7 @@ import msgspec
 
 from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.errors import EndCause
-from pointsman.core.ids import ModelName, RequestId
+from pointsman.core.ids import ModelName, NodeId, RequestId
 from pointsman.core.limits import PRIORITY_NORMAL
 
 
@@ -17,7 +17,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     `session` is an affinity key, `tenant` the payer; `pool`, `zone` and `labels` are hard
     constraints. `stream` says whether the first byte will tell when its prefill is over.
     `hold_s` bounds the time in the central queue, None by the scheduler's own bound. `client`
-    is who sends it, as well as that is known: those of one name may be many people.
+    is who sends it, as well as that is known: those of one name may be many people. `continues`
+    names the response that it goes on from, `home` the only node that has it, where that is known.
     """
 
     id: RequestId
@@ -34,6 +35,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     slo_ttft_s: float | None = None
     hold_s: float | None = None
     client: str = ""
+    continues: str = ""
+    home: NodeId | None = None
 
 
 def meaning_one_of(request: Request, served: Sequence[ModelName]) -> Request:
@@ -52,7 +55,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
     Token counts are the engine's own (`usage`), None where it gave none; `streamed_tokens`
     is what the relay counted. `ttft_s` runs from dispatch to the node to the answer's first
-    body byte, `decode_s` from there to the end.
+    body byte, `decode_s` from there to the end. `response_id` names the answer where the engine
+    keeps it (the Responses API), else it is empty.
     """
 
     end: EndCause
@@ -64,3 +68,4 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int | None = None
     streamed_tokens: int = 0
     status: int | None = None
+    response_id: str = ""

@@ -135,4 +135,5 @@ def _constraints(request: Request) -> str:
     wanted = [f"{key}={value}" for key, value in request.labels]
     wanted += [f"zone={request.zone}"] if request.zone is not None else []
     wanted += [f"pool={request.pool}"] if request.pool is not None else []
+    wanted += ["the response that it goes on from"] if request.home is not None else []
     return f"No engine of model {request.model!r} has {', '.join(wanted)}."

@@ -38,6 +38,7 @@ from pointsman.core.events import (
     Tick,
 )
 from pointsman.core.flight import Flight, check_hits, learn
+from pointsman.core.homes import Homes
 from pointsman.core.ids import NodeId
 from pointsman.core.judge import Judge
 from pointsman.core.ledger import Ledger
@@ -61,6 +62,7 @@ class Scheduler:
         self._policy = catalog.make(options.policy)
         self._rng = Random(options.seed)
         self._cluster = Cluster(options.health)
+        self._homes = Homes(self._cluster)
         self._residency = Residency(options.index_bytes_max)
         self._ledger = Ledger()
         self._lengths = OutputLengths()
@@ -116,7 +118,7 @@ class Scheduler:
     # --- requests ----------------------------------------------------------------------
 
     def _arrived(self, event: Arrived, now_s: float) -> list[Effect]:
-        request = self._router.with_model(event.request)
+        request = self._homes.at_home(self._router.with_model(event.request))
         assert request.id not in self._bookings, f"request id {request.id} is in use"
         assert request.id not in self._held, f"request id {request.id} is in use"
         self.stats.arrived += 1
@@ -242,6 +244,8 @@ class Scheduler:
         self._bookings.keep(flight, now_s)
         self._policy.left(flight.request, flight.node.name)
         learn(flight, outcome, self._lengths, self._ratios, now_s)
+        if outcome.response_id:
+            self._homes.made(outcome.response_id, flight.node.id)
         if check_hits(flight, outcome):
             self._residency.trust(flight.node, IndexTrust.DISTRUSTED)
 
@@ -344,7 +348,7 @@ class Scheduler:
     def explain(self, request: Request, now_s: float) -> Decision:
         """What would be decided, with every candidate and exclusion. Decides nothing."""
         self.catch_up()
-        attempt = Attempt(self._router.with_model(request), now_s)
+        attempt = Attempt(self._homes.at_home(self._router.with_model(request)), now_s)
         route = self._router.route(
             attempt.request, self._policy, Random(0), tried=(), now_s=now_s, every_node=True
         )

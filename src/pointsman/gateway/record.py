@@ -8,13 +8,15 @@ from pointsman.core.request import Outcome
 from pointsman.gateway.observer import ExchangeRecord
 from pointsman.gateway.relay import Relay
 from pointsman.wire.openai import Endpoint
+from pointsman.wire.usage import Said
 
 
 def ended(
     exchange: Exchange, cause: EndCause, now_s: float, *, status: int | None, relay: Relay | None
 ) -> Outcome:
     """End the exchange, with what its relay has seen pass by."""
-    usage = None if relay is None else relay.usage()
+    said = Said() if relay is None else relay.said()
+    usage = said.usage
     scanner = None if relay is None else relay.scanner
     return exchange.ended(
         cause,
@@ -25,6 +27,7 @@ def ended(
         output_tokens=None if usage is None else usage.completion_tokens,
         cached_tokens=None if usage is None else usage.cached_tokens,
         streamed_tokens=0 if scanner is None else scanner.events,
+        response_id=said.response_id,
     )
 
 

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final
 
 from pointsman.wire.sse import SseScanner
-from pointsman.wire.usage import Usage, read_usage
+from pointsman.wire.usage import Said, read_answer
 
 USAGE_BODY_BYTES_MAX: Final = 1024 * 1024
 """A longer JSON answer is not parsed for its usage: it would keep the loop for over 1 ms."""
@@ -103,13 +103,11 @@ class Relay:
     def at_event_end(self) -> bool:
         return self._last.endswith((b"\n\n", b"\n\r\n", b"\r\r"))
 
-    def usage(self) -> Usage | None:
-        """What the engine said it processed; complete once the answer is."""
+    def said(self) -> Said:
+        """What the answer said about itself; complete once the answer is."""
         if self.scanner is not None:
-            return self.scanner.usage
-        if self._kept:
-            return read_usage(b"".join(self._kept))
-        return None
+            return Said(self.scanner.usage, self.scanner.response_id)
+        return read_answer(b"".join(self._kept)) if self._kept else Said()
 
     def _note(self, body: bytes) -> None:
         self.bytes_out += len(body)

@@ -21,6 +21,7 @@ from pointsman.wire.openai import (
     read_multipart_model,
     read_request,
 )
+from pointsman.wire.usage import response_id
 
 _PRIORITIES: Mapping[str, int] = {
     "high": PRIORITY_HIGH,
@@ -106,6 +107,7 @@ def core_request(
             tenant=_tenant(fields),
             session=_session(fields),
             client=client,
+            continues=_continues(fields),
         )
     hint = _Hints(head.hints).get
     priority, slo_ttft = hint("priority"), hint("slo-ttft-ms")
@@ -123,6 +125,7 @@ def core_request(
         labels=_labels(hint("labels") or ""),
         slo_ttft_s=None if slo_ttft is None else _slo_ttft_s(slo_ttft),
         client=client,
+        continues=_continues(fields),
     )
 
 
@@ -155,6 +158,10 @@ def _tenant(fields: RoutingFields) -> str:
 
 def _session(fields: RoutingFields) -> str | None:
     return _key(fields.prompt_cache_key or fields.previous_response_id)
+
+
+def _continues(fields: RoutingFields) -> str:
+    return response_id(fields.previous_response_id)
 
 
 def _key(text: str | None) -> str | None:

@@ -24,7 +24,7 @@ from pointsman.wire.sse_events import (
     read,
     stream_error,
 )
-from pointsman.wire.usage import Usage, UsageFields
+from pointsman.wire.usage import Usage, UsageFields, response_id
 
 LINE_BYTES_MAX = 1024 * 1024
 """Longest line that is looked into and the most that is kept of one that is not yet whole.
@@ -38,7 +38,17 @@ class SseScanner:
     stream is cut into chunks.
     """
 
-    __slots__ = ("_at_edge", "_events", "_frame", "_pending", "_usage", "done", "error", "finished")
+    __slots__ = (
+        "_at_edge",
+        "_events",
+        "_frame",
+        "_pending",
+        "_usage",
+        "done",
+        "error",
+        "finished",
+        "response_id",
+    )
 
     def __init__(self) -> None:
         self._events = 0
@@ -49,6 +59,7 @@ class SseScanner:
         self.error: StreamError | None = None
         self.finished = False
         self.done = False
+        self.response_id = ""  # of the Responses API
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the stream."""
@@ -122,9 +133,11 @@ class SseScanner:
 
     def _note_usage(self, frame: Frame) -> None:
         # Anthropic's message_start and the Responses API have it one level down.
-        for raw in (frame.message, frame.response):
-            if (inner := read(decode_inner, raw)) is not None:
-                self._take_usage(inner.usage)
+        if (message := read(decode_inner, frame.message)) is not None:
+            self._take_usage(message.usage)
+        if (response := read(decode_inner, frame.response)) is not None:
+            self._take_usage(response.usage)
+            self.response_id = response_id(response.id)
         self._take_usage(frame.usage)
 
     def _take_usage(self, raw: Raw) -> None:

@@ -43,6 +43,7 @@ class _Choice(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Inner(msgspec.Struct, frozen=True, gc=False):
+    id: object = None
     usage: Raw = Raw()
     error: Raw = Raw()
 

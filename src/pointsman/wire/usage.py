@@ -7,6 +7,9 @@ TOKENS_MAX = 1 << 40
 """No request has as many tokens. A count beyond is the engine's mistake, and would spoil every
 mean and sum that it enters."""
 
+RESPONSE_ID_MAX = 128
+"""Characters of a response's id: they are 40 or so, and are remembered."""
+
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
     """Token counts of one request. `prompt_tokens` includes those served from cache;
@@ -74,14 +77,37 @@ class UsageFields(msgspec.Struct, frozen=True, gc=False):
         return Usage(prompt, self.output_tokens or 0, read)
 
 
+class Said(msgspec.Struct, frozen=True, gc=False):
+    """What an answer says about itself. `response_id` names it where it is one of the Responses
+    API, which engines keep; else it is empty."""
+
+    usage: Usage | None = None
+    response_id: str = ""
+
+
 class _Reply(msgspec.Struct, frozen=True, gc=False):
+    id: object = None
+    object: object = None
     usage: Raw = Raw()
 
 
-def read_usage(json_body: bytes) -> Usage | None:
-    """The usage of an answer that is not streamed; None if it has none that can be read."""
+def read_answer(json_body: bytes) -> Said:
+    """What an answer that is not streamed says, as far as it can be read."""
     try:
-        return _decode_usage(_decode_reply(json_body).usage).usage()
+        reply = _decode_reply(json_body)
+    except (msgspec.DecodeError, RecursionError):
+        return Said()
+    return Said(_read(reply.usage), response_id(reply.id) if reply.object == "response" else "")
+
+
+def response_id(found: object) -> str:
+    """An id that may be kept; empty where there is none."""
+    return found if isinstance(found, str) and len(found) <= RESPONSE_ID_MAX else ""
+
+
+def _read(usage: Raw) -> Usage | None:
+    try:
+        return _decode_usage(usage).usage()
     except (msgspec.DecodeError, RecursionError):
         return None
 

@@ -12,7 +12,7 @@ import msgspec
 from pointsman.control.doctor.seen import ProbeSeen, StreamSeen
 from pointsman.engines.adapters import EngineTrouble, Reply
 from pointsman.wire.sse import SseScanner
-from pointsman.wire.usage import Usage, read_usage
+from pointsman.wire.usage import Usage, read_answer
 
 ANSWER_S_MAX = 10.0
 ANSWER_BYTES_MAX = 1024 * 1024
@@ -89,7 +89,7 @@ async def once(session: aiohttp.ClientSession, base: str, *, model: str, prompt:
     if reply.status != 200:
         kind = Refused if reply.status < 500 or reply.status == 503 else EngineTrouble
         raise kind(f"POST /v1/completions answers {reply.status}: {error_of(reply.body)}")
-    usage = read_usage(reply.body)
+    usage = read_answer(reply.body).usage
     if usage is None:
         raise EngineTrouble("POST /v1/completions answers without usage")
     return usage
