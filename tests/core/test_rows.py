@@ -134,7 +134,7 @@ def test_dynamo_holds_what_is_in_flight_and_nothing_else() -> None:
     text = "some shared words " * 400
     driver.arrive("r1", text)
     busy = seen(driver).score + seen(driver, "b").score
-    driver.fail("r1", FailureKind.BUSY)  # placed on the other node
+    driver.fail("r1", FailureKind.ERROR)  # placed on the other node
     assert seen(driver).score + seen(driver, "b").score == pytest.approx(busy)
     driver.start("r1")
     driver.settle("r1", EndCause.FINISHED)
