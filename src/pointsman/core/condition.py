@@ -16,6 +16,7 @@ from pointsman.core.limits import (
     HALF_OPEN_CHOOSY_S,
     HALF_OPEN_TRIALS_MAX,
     PRIORITY_NORMAL,
+    PROBES_WEIGHT,
     SHARE_MIN,
     SLOW_SAMPLES,
     SUSPECT_WEIGHT,
@@ -35,7 +36,8 @@ class Condition:
     """One incarnation's health. Owned by its `Node`; `on_turn` hears of every step.
 
     `weight` is the share of its peers' work that it may have; `failures` are requests in a row
-    that came to nothing there. `rules` may be replaced at any time.
+    that came to nothing there; it is in its state since `since_s`. `rules` may be replaced at any
+    time.
     """
 
     def __init__(self, rules: HealthRules, on_turn: Callable[[Turn], None]) -> None:
@@ -53,7 +55,7 @@ class Condition:
         self._probe_failures = 0
         self._probe_successes = 0
         self._ratios: deque[float] = deque(maxlen=SLOW_SAMPLES)
-        self._since_s = 0.0
+        self.since_s = 0.0
         self._evidence_s = 0.0  # when something last spoke against it
         self._breaks = 0  # in succession, each longer than the last
         self._broke_s = float("-inf")
@@ -80,7 +82,7 @@ class Condition:
         if self.state is Health.HALF_OPEN:
             welcome = priority < PRIORITY_NORMAL or not self.is_choosy
             return welcome and len(self._trials) < HALF_OPEN_TRIALS_MAX
-        return inflight < max(SHARE_MIN, self.weight * peers_mean)
+        return not self.is_stuck and inflight < max(SHARE_MIN, self.weight * peers_mean)
 
     def placed(self, request_id: RequestId) -> None:
         """A request goes there. While half open it is the trial."""
@@ -100,7 +102,7 @@ class Condition:
             self._return(now_s, Cause.JOINED, warms=warms, is_new=True)
 
     def left(self) -> None:
-        self._step(Step.LEAVE, Cause.LEFT, "", self._since_s)
+        self._step(Step.LEAVE, Cause.LEFT, "", self.since_s)
 
     def succeeded(self, now_s: float, *, whole: bool) -> None:
         """An answer began, or ended (`whole`). One that begins says nothing against answers
@@ -184,7 +186,7 @@ class Condition:
         if self._probe_failures >= self.rules.probe_failures_max:
             self._break(Cause.PROBES, detail, now_s)
         elif self._probe_failures >= self.rules.probe_failures_max - 1:
-            self.doubt(Cause.PROBES, detail, now_s)
+            self.doubt(Cause.PROBES, detail, now_s, PROBES_WEIGHT)
 
     def timed(self, ratio: float, now_s: float) -> bool:
         """An answer took `ratio` times as long as foreseen. Whether it takes long here now, if
@@ -270,16 +272,24 @@ class Condition:
                 self._warming.pass_time(now_s)
                 self._warm(now_s)
             case Health.SUSPECT:
-                if now_s - self._evidence_s >= self.rules.suspect_s and not self._probe_failures:
-                    self._return(now_s, Cause.RECOVERED)
+                self._doubt_fades(now_s)
             case Health.OPEN:
                 rested = now_s - self._broke_s >= self.open_s and not self._probe_failures
                 if rested and self.cause is not Cause.PROBES:
                     self._try(now_s)
             case Health.HALF_OPEN:
-                self.is_choosy = now_s - self._since_s < HALF_OPEN_CHOOSY_S
+                self.is_choosy = now_s - self.since_s < HALF_OPEN_CHOOSY_S
             case Health.JOINING | Health.READY | Health.GONE:
                 pass
+
+    def _doubt_fades(self, now_s: float) -> None:
+        """Nothing has confirmed it; but where nothing came, nothing has refuted it either."""
+        quiet_s = now_s - self._evidence_s
+        if self.is_stuck and quiet_s >= self.rules.open_s:
+            self._breaks += 1
+            self._try(now_s)
+        elif quiet_s >= self.rules.suspect_s and not self._probe_failures:
+            self._return(now_s, Cause.RECOVERED)
 
     def _warm(self, now_s: float) -> None:
         self.weight = self._warming.weight
@@ -297,7 +307,7 @@ class Condition:
         following = TRANSITIONS[self.state].get(step)
         assert following is not None, f"{step} while {self.state}"
         before, self.state = self.state, following
-        self.cause, self.detail, self._since_s = cause, detail, now_s
+        self.cause, self.detail, self.since_s = cause, detail, now_s
         self._on_turn(Turn(before, following, cause, detail))
 
     def check(self) -> None:

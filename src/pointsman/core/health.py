@@ -18,7 +18,7 @@ class Health(StrEnum):
     JOINING = "joining"  # none: it has not described itself yet
     WARMING = "warming"  # a growing share: it is new, or has returned
     READY = "ready"  # all
-    SUSPECT = "suspect"  # a lowered share: something speaks against it
+    SUSPECT = "suspect"  # a lowered share: something speaks against it; none if nothing comes
     OPEN = "open"  # none: the circuit to it is broken for a while
     HALF_OPEN = "half_open"  # one request at a time, of low priority first, which decides
     GONE = "gone"  # none any more
@@ -59,6 +59,7 @@ TRANSITIONS: Mapping[Health, Mapping[Step, Health]] = MappingProxyType(
         Health.SUSPECT: {
             Step.RISE: Health.READY,
             Step.WARM: Health.WARMING,
+            Step.TRY: Health.HALF_OPEN,
             Step.BREAK: Health.OPEN,
             Step.LEAVE: Health.GONE,
         },

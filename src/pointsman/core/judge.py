@@ -6,7 +6,7 @@ A `Condition` counts; what only shows beside other nodes is found here:
 
     slow      the median of its last answers took `slow_factor` times as long as foreseen, and as
               many times its peers' own median
-    overdue   a first token is due for `overdue_factor` times as long as foreseen and 2 s, nothing
+    overdue   a first token is due for `overdue_factor` times as long as foreseen and 3 s, nothing
               has come from there since that request was placed, and a peer has answered since
     queue     its reported queue grew three times in a row with nothing coming from there
 
@@ -62,7 +62,7 @@ class Judge:
             condition.succeeded(now_s, whole=False)
         if flight.request.stream and flight.predicted.calibrated:
             foreseen_s = flight.predicted.first_token_s + SLOW_SLACK_S
-            self._timed(node, (now_s - flight.placed_s) / foreseen_s, now_s)
+            self._timed(flight, (now_s - flight.placed_s) / foreseen_s, now_s)
 
     def ended(self, flight: Flight, outcome: Outcome, now_s: float) -> None:
         """It is over, some way other than by `failed`."""
@@ -103,10 +103,12 @@ class Judge:
             return
         decode_s = (outcome.decode_s or 0.0) - flight.stalled_s
         foreseen_s = predicted.decode_s * got / tokens + SLOW_SLACK_S
-        self._timed(flight.node, max(decode_s, 0.0) / foreseen_s, now_s)
+        self._timed(flight, max(decode_s, 0.0) / foreseen_s, now_s)
 
-    def _timed(self, node: Node, ratio: float, now_s: float) -> None:
-        if not node.condition.timed(ratio, now_s):
+    def _timed(self, flight: Flight, ratio: float, now_s: float) -> None:
+        """What was placed before the node last turned says nothing of how it is now."""
+        node = flight.node
+        if flight.placed_s < node.condition.since_s or not node.condition.timed(ratio, now_s):
             return
         typical = node.condition.typical_ratio
         factor = self._beside_peers(node, typical)
@@ -173,7 +175,8 @@ class Judge:
             return
         detail = f"nothing has come for {waited_s:.0f} s, and {foreseen_s:.1f} s was foreseen"
         node.condition.doubt(Cause.OVERDUE, detail, now_s, weight=SUSPECT_WEIGHT_MIN)
-        if waited_s >= 2 * due_s and not self._is_last(node):
+        on_trial = node.condition.state is Health.HALF_OPEN
+        if (on_trial or waited_s >= 2 * due_s) and not self._is_last(node):
             node.condition.give_up(Cause.OVERDUE, detail, now_s)
 
     def warms(self, node: Node, now_s: float) -> bool:

@@ -141,8 +141,9 @@ SUSPECT_S = 10.0
 
 SUSPECT_WEIGHT = 0.25
 SUSPECT_WEIGHT_MIN = 0.05
+PROBES_WEIGHT = 0.5
 """A suspect's share of its peers' work: enough to keep the sessions of a node that is well, and
-little to lose on one that is not."""
+little to lose on one that is not. Probes alone say less: a busy engine is slow to answer them."""
 
 SHARE_MIN = 4
 """Requests in flight that a node of lowered weight may always have: where there is hardly any
@@ -150,18 +151,18 @@ load there is nothing to share, and a session finds its node."""
 
 SLOW_FACTOR = 3.0
 SLOW_SAMPLES = 5
-SLOW_SLACK_S = 0.1
-"""A node is slow when the median of its last answers took three times as long as foreseen, a
-tenth of a second allowed to each: predictions of first tokens are off by half under load, and
-one long answer is not the median of five."""
+SLOW_SLACK_S = 0.05
+"""A node is slow when the median of its last answers took three times as long as foreseen, 50 ms
+allowed to each: predictions of first tokens are off by half under load, and one long answer is not
+the median of five."""
 
 SLOW_SHARE_MAX = 0.5
 """At most half of a model's nodes are found slow, late or stuck: if more are, it is the load, the
 network or the prediction, and to take nodes out would finish the rest."""
 
-OVERDUE_FACTOR = 4.0
-OVERDUE_MIN_S = 2.0
-"""A first token is overdue after four times the time foreseen and two seconds, with nothing come
+OVERDUE_FACTOR = 5.0
+OVERDUE_MIN_S = 3.0
+"""A first token is overdue after five times the time foreseen and three seconds, with nothing come
 from its node since it was placed. After twice that the node is out."""
 
 QUEUE_GROWTHS_MAX = 3
