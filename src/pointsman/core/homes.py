@@ -23,8 +23,10 @@ class Homes:
         self._homes_max = homes_max
         self._homes: OrderedDict[str, NodeId] = OrderedDict()
 
-    def made(self, response_id: str, node_id: NodeId) -> None:
-        """The node has answered with this response."""
+    def answered(self, response_id: str, node_id: NodeId) -> None:
+        """The node has answered, with this response if it is named."""
+        if not response_id:
+            return
         self._homes[response_id] = node_id
         self._homes.move_to_end(response_id)
         if len(self._homes) > self._homes_max:

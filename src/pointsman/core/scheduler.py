@@ -107,9 +107,7 @@ class Scheduler:
         self._bookings.catch_up()
         self._bookings.assume_starts(now_s)
         effects = self._handlers[type(event)](event, now_s)
-        if self._cluster.turns:
-            effects += self._cluster.take_turns()
-        return effects
+        return [*effects, *self._cluster.take_turns()] if self._cluster.turns else effects
 
     def catch_up(self) -> None:
         """Credit the last placement now, since nobody waits for an answer at this moment."""
@@ -244,8 +242,7 @@ class Scheduler:
         self._bookings.keep(flight, now_s)
         self._policy.left(flight.request, flight.node.name)
         learn(flight, outcome, self._lengths, self._ratios, now_s)
-        if outcome.response_id:
-            self._homes.made(outcome.response_id, flight.node.id)
+        self._homes.answered(outcome.response_id, flight.node.id)
         if check_hits(flight, outcome):
             self._residency.trust(flight.node, IndexTrust.DISTRUSTED)
 
