@@ -17,7 +17,7 @@ from pointsman.core.health import Health
 from pointsman.core.ids import ModelName, NodeId
 from pointsman.core.ledger import Ledger
 from pointsman.core.limits import RETRY_AFTER_MAX_S, ROOM_WAIT_S
-from pointsman.core.placement import Demand, Hold, Refusal, Route
+from pointsman.core.placement import Demand, Hold, Refusal, Route, Waiting
 from pointsman.core.policies.base import Policy
 from pointsman.core.request import Request, meaning_one_of
 from pointsman.core.residency import Residency, hit_tokens
@@ -67,6 +67,12 @@ class Router:
     def refuse(self, request: Request, refusal: Refusal) -> Route:
         """A refusal for which no node was looked at."""
         return Route(self.demand(request), (), 0, refusal)
+
+    def refuse_late(self, waiting: Waiting) -> Route:
+        """It was held for as long as it may be."""
+        held_s = waiting.deadline_s - waiting.since_s
+        why = f"No engine had room within {held_s:.0f} s."
+        return self.refuse(waiting.request, Refusal(Reason.QUEUE_TIMEOUT, why))
 
     def hold(self, request: Request, why: str) -> Route:
         """A hold for which no node was looked at."""

@@ -45,7 +45,7 @@ from pointsman.core.ledger import Ledger
 from pointsman.core.limits import DECISION_ROWS_MAX, FLIGHTS_MAX, HELD_SCAN_MAX, PRIORITY_MAX
 from pointsman.core.membership import NODE_EVENTS, Change, Membership, NodeEvent
 from pointsman.core.options import SchedulerOptions
-from pointsman.core.placement import Attempt, Choice, Hold, Refusal, Route, Waiting
+from pointsman.core.placement import Attempt, Choice, Hold, Refusal, Route
 from pointsman.core.policies import catalog
 from pointsman.core.recalls import Recalls, gives_way
 from pointsman.core.request import Outcome, Request
@@ -277,12 +277,6 @@ class Scheduler:
             return False
         return next(self._held.ahead_of(request), None) is not None
 
-    def _refuse_late(self, waiting: Waiting, now_s: float) -> Refused:
-        held_s = waiting.deadline_s - waiting.since_s
-        refusal = Refusal(Reason.QUEUE_TIMEOUT, f"No engine had room within {held_s:.0f} s.")
-        route = self._router.refuse(waiting.request, refusal)
-        return self._refuse(waiting.attempt, route, now_s)
-
     # --- nodes -------------------------------------------------------------------------
 
     def _node_joined(self, event: NodeJoined, now_s: float) -> list[Effect]:
@@ -316,7 +310,10 @@ class Scheduler:
     def _tick(self, event: Tick, now_s: float) -> list[Effect]:
         self.stats.leases_expired += len(self._ledger.expire(now_s))
         self._judge.look(self._bookings, now_s)
-        late: list[Effect] = [self._refuse_late(w, now_s) for w in self._held.expired(now_s)]
+        late: list[Effect] = [
+            self._refuse(waiting.attempt, self._router.refuse_late(waiting), now_s)
+            for waiting in self._held.expired(now_s)
+        ]
         widen(self._cluster.nodes, now_s)
         return [*late, *self._recalls.rescue(now_s), *self._retry_held(now_s)]
 
