@@ -184,8 +184,10 @@ class Residency:
             gone, came = told.blocks.remove(event.removed), told.blocks.add(event.stored)
         else:
             came, gone = told.blocks.replace(event.bucket, event.stored)
-        self._tokens.remove(node.slot, gone)
-        self._tokens.insert(node.slot, came)
+        if gone:
+            self._tokens.remove(node.slot, gone)
+        if came:
+            self._tokens.insert(node.slot, came)
         if event.bucket is None:
             for credit in told.beat():
                 self.withdraw(credit)

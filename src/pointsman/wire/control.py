@@ -287,6 +287,8 @@ def pack_hashes(hashes: Sequence[int]) -> bytes:
 
 def unpack_hashes(data: bytes) -> list[BlockHash]:
     """The hashes again. Raises MalformedFrame."""
+    if not data:
+        return []
     if len(data) % _HASH_BYTES:
         raise MalformedFrame(f"{len(data)} bytes are no hashes of {_HASH_BYTES} each")
     hashes = array("Q", data)
@@ -316,4 +318,8 @@ def to_wire(signals: NodeSignals) -> Signals:
 
 
 def from_wire(signals: Signals) -> NodeSignals:
-    return NodeSignals(**{name: getattr(signals, name) for name in signals.__struct_fields__})
+    values = zip(_SIGNALS, msgspec.structs.astuple(signals), strict=True)
+    return NodeSignals(**dict(values))
+
+
+_SIGNALS: Final = Signals.__struct_fields__
