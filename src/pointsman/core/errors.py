@@ -123,7 +123,7 @@ ANSWERS: dict[Reason, Answer] = {
     Reason.IDEMPOTENCY_CONFLICT: Answer(
         422,
         _INVALID,
-        "A request with this Idempotency-Key and another body is running.",
+        "Another request runs under this Idempotency-Key.",
         may_retry=False,
     ),
     Reason.PREEMPTED: Answer(429, _RATE, "More urgent requests needed the room.", 1),

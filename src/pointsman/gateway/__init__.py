@@ -11,6 +11,7 @@ Reading order, along a request's way:
     routing      head and body become what the scheduler is asked
     visit        what a request holds of its key, until its end
     keys         whose a request is, and what that key may do
+    idempotency  one request at a time under a client's Idempotency-Key
     attempts     one try on one node
     upstream     connections to engines
     lookout      does anybody still listen where a request waits?

@@ -4,9 +4,11 @@ import logging
 from array import array
 from collections.abc import Callable
 
+from pointsman.core.errors import Reason
 from pointsman.core.ids import ModelName, RequestId
 from pointsman.core.request import Outcome, Request, meaning_one_of
 from pointsman.gateway.heads import RequestHead
+from pointsman.gateway.idempotency import Claim
 from pointsman.gateway.keys import Key
 from pointsman.gateway.routing import (
     core_request,
@@ -31,6 +33,7 @@ class Arrival:
     bytes_in = 0
     wants_stream = False
     _withdraw: Callable[[], None] | None = None
+    _claim: Claim | None = None
 
     def __init__(
         self,
@@ -51,6 +54,8 @@ class Arrival:
 
     def read(self, request_id: RequestId, body: bytes) -> Request:
         """What the scheduler is asked. Raises BodyRefused, BadRequest, KeyRefused."""
+        if self._head.idempotency_key:
+            self._stake_claim(request_id, body)
         encoding = self._head.content_encoding
         if encoding:
             body = decoded_body(encoding, body, self._shared.options.body_bytes_max)
@@ -97,6 +102,19 @@ class Arrival:
             return f"key:{key.sender}"
         return f"address:{address}" if address else ""
 
+    def _stake_claim(self, request_id: RequestId, body: bytes) -> None:
+        """Before the key's quota is asked: the request that is replaced gives back its part."""
+        head, shared = self._head, self._shared
+        self._claim, older = shared.claims.stake(
+            request_id,
+            client=self._sender(),
+            key=head.idempotency_key,
+            path=head.path,
+            body=body,
+        )
+        if older is not None:
+            shared.live[older].cut_off(Reason.SUPERSEDED)
+
     def forget_body(self) -> None:
         self._client.hold_bytes(-len(self.body))
         self.body = b""
@@ -104,6 +122,9 @@ class Arrival:
     def leave(self, outcome: Outcome) -> None:
         """The request is over, whichever way. A second call changes nothing."""
         self.forget_body()
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            self._shared.claims.give_up(claim)
         withdraw, self._withdraw = self._withdraw, None
         if withdraw is not None:
             withdraw()

@@ -302,14 +302,14 @@ class Handler:
         if self._upstream is not None:
             self._upstream.transport.resume_reading()
 
-    def cut_off(self) -> None:
-        """The drain is over: what has begun breaks off, what has not is refused."""
+    def cut_off(self, reason: Reason) -> None:
+        """End now: what has begun breaks off, what has not is refused."""
         self._drop_engine()
         if self._relay is None:
             self._answer.closes = True
-            self._refuse(Reason.DRAINING)
+            self._refuse(reason)
         else:
-            self._break_off(EndCause.TRUNCATED, Reason.DRAINING)
+            self._break_off(EndCause.TRUNCATED, reason)
 
     # --- time ---------------------------------------------------------------------------
 

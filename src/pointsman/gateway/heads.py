@@ -55,6 +55,7 @@ _REQUEST_FIELDS: Final = frozenset(
         b"content-encoding",
         b"origin",
         b"access-control-request-headers",
+        b"idempotency-key",
     }
 )
 """Fields that are not simply forwarded."""
@@ -78,6 +79,7 @@ class RequestHead:
     origin: bytes | None = None
     preflight_headers = b""
     request_id = ""
+    idempotency_key = b""
     hints: dict[bytes, bytes] | None = None
 
     def __init__(self, method: bytes, target: bytes, *, is_http_10: bool, keep_alive: bool) -> None:
@@ -124,10 +126,6 @@ class RequestHead:
                 self.api_key = value
             case b"x-request-id":
                 self.request_id = _usable_id(value)
-            case b"origin":
-                self.origin = value
-            case b"access-control-request-headers":
-                self.preflight_headers = value
             case b"content-encoding":
                 self.content_encoding = value.strip().lower()
             case b"expect":
@@ -137,6 +135,17 @@ class RequestHead:
                 if value.lower() != b"chunked" or self.is_http_10:
                     raise BadHead(Reason.BAD_REQUEST, "Only chunked transfer encoding is taken.")
                 self.is_chunked = True
+            case _:
+                self._take_rare(lower, value)
+
+    def _take_rare(self, lower: bytes, value: bytes) -> None:
+        match lower:
+            case b"origin":
+                self.origin = value
+            case b"access-control-request-headers":
+                self.preflight_headers = value
+            case b"idempotency-key":
+                self.idempotency_key = value
             case _:
                 pass  # hop-by-hop
 

@@ -35,7 +35,8 @@ _SLO_TTFT_MS_MAX: Final = 3_600_000.0
 
 
 class BodyRefused(Exception):  # noqa: N818 - named by whose fault it is
-    """The body's encoding is unknown, broken, or it is too large when decoded."""
+    """The body's encoding is unknown, broken, or it is too large when decoded; or another body
+    runs under its Idempotency-Key."""
 
     def __init__(self, reason: Reason, detail: str = "") -> None:
         super().__init__(detail)

@@ -6,6 +6,7 @@ import resource
 
 import msgspec
 
+from pointsman.core.errors import Reason
 from pointsman.core.ids import NodeId
 from pointsman.gateway.connection import ClientConnection
 from pointsman.gateway.keys import KeyState
@@ -112,7 +113,7 @@ class Gateway:
             await self._emptied()
         left = len(shared.live)
         for handler in list(shared.live.values()):
-            handler.cut_off()
+            handler.cut_off(Reason.DRAINING)
         return left
 
     async def stop(self) -> None:

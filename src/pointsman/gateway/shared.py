@@ -6,7 +6,9 @@ import secrets
 import time
 from typing import Protocol
 
+from pointsman.core.errors import Reason
 from pointsman.core.ids import RequestId
+from pointsman.gateway.idempotency import Claims
 from pointsman.gateway.keys import KeyRing
 from pointsman.gateway.lookout import Lookout
 from pointsman.gateway.observer import GatewayObserver
@@ -53,8 +55,8 @@ class Client(Protocol):
 class Running(Protocol):
     """An exchange under way."""
 
-    def cut_off(self) -> None:
-        """The drain is over: end now."""
+    def cut_off(self, reason: Reason) -> None:
+        """End now."""
         ...
 
 
@@ -76,6 +78,7 @@ class Shared:
         self.observer = observer
         self.now_s = time.monotonic
         self.keys = KeyRing()
+        self.claims = Claims()
         self.pools = Pools(idle_s=options.idle_s, idle_max=options.idle_max)
         self.lookout = Lookout(options.look_s)
         self.live: dict[RequestId, Running] = {}
