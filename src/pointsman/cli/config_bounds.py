@@ -15,6 +15,7 @@ from pointsman.gateway.options import GatewayOptions
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Count = Annotated[int, Meta(ge=1, le=1_000)]
+Factor = Annotated[float, Meta(gt=1, le=1_000)]
 
 _STAGES = limits.Timeouts()
 _HEALTH = limits.HealthRules()
@@ -206,21 +207,73 @@ class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     probe_failures_max: Annotated[
         Count,
         Meta(
-            description="Failed probes in a row before it is down. One slow answer is no death; "
+            description="Failed probes in a row before it is out. One slow answer is no death; "
             "many leave a dead engine in service for longer."
         ),
     ] = _HEALTH.probe_failures_max
     probe_successes_min: Annotated[
         Count,
-        Meta(description="Good probes in a row before it is ready again: against flapping."),
+        Meta(description="Good probes in a row before it is back: against flapping."),
     ] = _HEALTH.probe_successes_min
     request_failures_max: Annotated[
         Count,
         Meta(
-            description="Requests in a row that could not reach it, or lost it before a byte, "
-            "before it is down, whatever its probes say."
+            description="Requests in a row that came to nothing there before it is out, whatever "
+            "its probes say: no connection, a broken answer, a 5xx. 4xx and 'busy' do not count."
         ),
     ] = _HEALTH.request_failures_max
+    failures_within_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds within which these must fall. Twice as many in a row take it out "
+            "however far apart they are."
+        ),
+    ] = _HEALTH.failures_within_s
+    open_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds that an engine which failed its requests stays out before one may "
+            "try it; twice as long each time it fails again."
+        ),
+    ] = _HEALTH.open_s
+    open_s_max: Annotated[
+        Seconds,
+        Meta(
+            description="The most of that. Less costs second attempts on an engine that stays "
+            "broken, more leaves one that is mended idle."
+        ),
+    ] = _HEALTH.open_s_max
+    suspect_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds after which a doubt that nothing confirms is dropped. Until then "
+            "the engine has a lowered share of the work."
+        ),
+    ] = _HEALTH.suspect_s
+    slow_factor: Annotated[
+        Factor,
+        Meta(
+            description="How many times as long as foreseen its answers must take, and its peers' "
+            "not, before it is suspected. Low values suspect engines for their load."
+        ),
+    ] = _HEALTH.slow_factor
+    overdue_factor: Annotated[
+        Factor,
+        Meta(
+            description="How many times as long as foreseen, and 3 s, a first token may be due "
+            "with nothing coming from there, before it is suspected to hang."
+        ),
+    ] = _HEALTH.overdue_factor
+    slow_start_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3_600,
+            description="Seconds in which a new engine comes to its full share of the work where "
+            "others serve already; a third of that if its answers come as foreseen. 0 gives it all "
+            "at once.",
+        ),
+    ] = _HEALTH.slow_start_s
     scrape_s: Annotated[
         Seconds,
         Meta(

@@ -2,15 +2,15 @@
 
 import msgspec
 
-from pointsman.core.limits import PROBE_SUCCESSES_MIN
+from pointsman.core.limits import PROBE_RETRY_S, PROBE_S, PROBE_SUCCESSES_MIN
 
 
 class Cadence(msgspec.Struct, frozen=True, kw_only=True):
     """May be replaced while the collectors run; each goes by it from its next wait on.
 
-    probe_s          between probes of a healthy node (MISSION E1)
-    probe_retry_s    after a failure, and until it has recovered: with three failures in a row
-                     to take it out it is out within 3 s
+    probe_s          between probes of a node that is well
+    probe_retry_s    after a failure, and until it has recovered; and while its requests speak
+                     against it
     probe_timeout_s  for a probe's answer
     scrape_s         between scrapes while requests are there (MISSION B2). Own counts lead; a
                      scrape corrects them
@@ -22,8 +22,8 @@ class Cadence(msgspec.Struct, frozen=True, kw_only=True):
     describe_s       between looks at /v1/models: how late an adapter loaded at run time appears
     """
 
-    probe_s: float = 10.0
-    probe_retry_s: float = 1.0
+    probe_s: float = PROBE_S
+    probe_retry_s: float = PROBE_RETRY_S
     probe_timeout_s: float = 2.0
     scrape_s: float = 0.5
     scrape_idle_s: float = 15.0

@@ -17,6 +17,7 @@ from prometheus_client.registry import CollectorRegistry
 from pointsman import code_form
 from pointsman.control.api_types import (
     ExplainBody,
+    Feedback,
     NewNode,
     NodeState,
     PolicyBody,
@@ -114,6 +115,7 @@ class AdminApi:
                 web.delete("/pointsman/v1/nodes/{name}", self._remove_node),
                 web.post("/pointsman/v1/nodes/{name}/drain", self._drain),
                 web.post("/pointsman/v1/nodes/{name}/undrain", self._undrain),
+                web.post("/pointsman/v1/nodes/{name}/feedback", self._feedback),
             ]
         )
         return application
@@ -229,6 +231,12 @@ class AdminApi:
 
     async def _undrain(self, request: web.Request) -> web.Response:
         return self._set_draining(request.match_info["name"], False)
+
+    async def _feedback(self, request: web.Request) -> web.Response:
+        name, said = request.match_info["name"], _decode(await request.read(), Feedback)
+        if not self._fleet.judge(NodeName(name), said.healthy, said.detail):
+            raise self._no_such_node(name)
+        return _json({"name": name, "healthy": said.healthy}, status=202)
 
     def _set_draining(self, name: str, draining: bool) -> web.Response:
         if not self._fleet.drain(NodeName(name), draining):

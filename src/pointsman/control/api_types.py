@@ -149,6 +149,14 @@ class ExplainBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: dict[str, str] = {}
 
 
+class Feedback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """POST /pointsman/v1/nodes/NAME/feedback: how the node is, from who uses it. One that is not
+    well counts as a failed request there, one that is as an answered one."""
+
+    healthy: bool
+    detail: Annotated[str, Meta(max_length=200)] = ""
+
+
 class NewNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """POST /pointsman/v1/nodes."""
 

@@ -18,7 +18,8 @@ from pointsman.collectors.link import NodeLink
 from pointsman.collectors.node import NodeCollector
 from pointsman.control.service import SchedulerService
 from pointsman.control.watcher import NodeWatcher
-from pointsman.core.events import Admitted, Left, NodeSpec
+from pointsman.core.events import Admitted, Left, NodeJudged, NodeSpec, Turned
+from pointsman.core.health import DOUBTED
 from pointsman.core.ids import NodeId, NodeName
 from pointsman.core.limits import NODES_MAX
 from pointsman.telemetry.collector_metrics import CollectorMetrics
@@ -172,6 +173,13 @@ class Fleet(NodeWatcher):
             link.drain(draining)
         return link is not None
 
+    def judge(self, name: NodeName, healthy: bool, detail: str) -> bool:
+        """Take in what somebody who uses it says. False if there is no such node."""
+        link = self._links.get(name)
+        if link is not None and link.node_id is not None:
+            self._service.submit(NodeJudged(link.node_id, healthy, detail))
+        return link is not None
+
     def status(self, name: NodeName) -> NodeStatus | None:
         link = self._links.get(name)
         return NodeStatus(link.problem, link.events_note, link.restarts) if link else None
@@ -221,7 +229,15 @@ class Fleet(NodeWatcher):
         link = self._links.get(effect.name)
         if link is not None:
             link.node_id = effect.node_id
+            link.is_doubted = False
             self._by_id[effect.node_id] = link
+
+    def turned(self, effect: Turned) -> None:
+        link = self._by_id.get(effect.node_id)
+        if link is not None:
+            link.is_doubted = effect.after in DOUBTED
+            if link.is_doubted:
+                link.probe_soon.set()
 
     def left(self, effect: Left) -> None:
         self._by_id.pop(effect.node_id, None)

@@ -135,6 +135,11 @@ class Node:
         done_s = elapsed_s if elapsed_s < head.prefill_s else head.prefill_s
         return self.queue_s - done_s if self.queue_s > done_s else 0.0
 
+    def head_late_s(self, now_s: float) -> float:
+        """How much longer than foreseen its present prefill is at it; below 0 while it is not."""
+        head = next(iter(self.prefills.values()), None)
+        return 0.0 if head is None else now_s - self._head_since_s - head.prefill_s
+
     def prefill_share(self, now_s: float) -> float:
         """Share of its time that went to prefills of late."""
         return self._faded_s(now_s) / PREFILL_MEMORY_S

@@ -27,6 +27,10 @@ class Health(StrEnum):
 SERVING = frozenset({Health.WARMING, Health.READY, Health.SUSPECT, Health.HALF_OPEN})
 
 
+DOUBTED = frozenset({Health.SUSPECT, Health.OPEN, Health.HALF_OPEN})
+"""Looked at often: whatever was the matter may be over."""
+
+
 class Step(StrEnum):
     """What moves a node on."""
 

@@ -8,7 +8,8 @@ A `Condition` counts; what only shows beside other nodes is found here:
               many times its peers' own median
     overdue   a first token is due for `overdue_factor` times as long as foreseen and 3 s, nothing
               has come from there since that request was placed, and a peer has answered since
-    queue     its reported queue grew three times in a row with nothing coming from there
+    queue     its reported queue grew three times in a row with nothing coming from there, and the
+              prefill whose turn it is is over a second late
 
 The last node of a model in its pool stays in service whatever its requests say, unless nobody
 listens there: one that breaks some of its answers serves the others. And at most half of a
@@ -30,6 +31,7 @@ from pointsman.core.health import SERVING, Cause, Health
 from pointsman.core.limits import (
     OVERDUE_MIN_S,
     QUEUE_GROWTHS_MAX,
+    QUEUE_LATE_S,
     SLOW_SHARE_MAX,
     SLOW_SLACK_S,
     SUSPECT_WEIGHT_MIN,
@@ -130,7 +132,8 @@ class Judge:
         waiting, before, since_s = signals.waiting, node.signals.waiting, node.signals_at_s
         if waiting is None or before is None or since_s is None:
             return
-        if waiting <= before or node.alive_s > since_s or not node.waiting:
+        late = node.calibration.calibrated and node.head_late_s(at_s) > QUEUE_LATE_S
+        if waiting <= before or node.alive_s > since_s or not late:
             node.queue_growths = 0
             return
         node.queue_growths += 1

@@ -111,6 +111,13 @@ a row takes 2 to 3 µs."""
 DECISION_ROWS_MAX = 8
 """Candidates kept in a decision record; a dry run shows all of them."""
 
+PROBE_S = 10.0
+"""Between probes of a node that is well (MISSION E1)."""
+
+PROBE_RETRY_S = 1.0
+"""Between probes of one that is not, or of which something else speaks: with three failures in a
+row to take it out it is out within 3 s."""
+
 PROBE_FAILURES_MAX = 3
 """Failed probes in a row before a node is out: one slow answer is not a death."""
 
@@ -166,8 +173,9 @@ OVERDUE_MIN_S = 3.0
 from its node since it was placed. After twice that the node is out."""
 
 QUEUE_GROWTHS_MAX = 3
-"""Reports in a row in which a node's own queue has grown while nothing came from it: at one in
-half a second, before the first token is overdue."""
+QUEUE_LATE_S = 1.0
+"""Reports in a row in which a node's own queue has grown while nothing came from it, and the
+prefill whose turn it is should have been over for so long: sooner than a first token is overdue."""
 
 SLOW_START_S = 30.0
 """A new node has its full share of work after this long at most, where others serve already."""

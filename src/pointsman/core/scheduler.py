@@ -90,6 +90,7 @@ class Scheduler:
         )
         self._recalls = Recalls(options.rules, self._bookings, self._retries)
         self.stats = Stats()
+        self.turned = self._cluster.turned  # nodes, by health and cause
         self._handlers: dict[type, Callable[[Any, float], list[Effect]]] = {
             Arrived: self._arrived,
             Started: self._started,

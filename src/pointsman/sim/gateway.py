@@ -26,6 +26,7 @@ from pointsman.core.events import (
     Turned,
 )
 from pointsman.core.exchange import Exchange
+from pointsman.core.health import Health
 from pointsman.core.ids import NodeId, NodeName, RequestId
 from pointsman.core.limits import Timeouts
 from pointsman.core.options import SchedulerOptions
@@ -90,6 +91,7 @@ class SimulatedGateway:
     ) -> None:
         self.scheduler = Scheduler(options)
         self.node_ids: dict[NodeName, NodeId] = {}
+        self.health: dict[NodeName, Health] = {}  # of those that have turned
         self.decision_s: list[float] = []
         self.on_failure: Callable[[NodeName], None] = lambda name: None
         self.hold_s = options.hold_s
@@ -147,8 +149,10 @@ class SimulatedGateway:
                     self._recalled(effect)
                 case Admitted():
                     self.node_ids[effect.name] = effect.node_id
-                case Turned() | Left():
-                    pass
+                case Turned():
+                    self.health[effect.name] = effect.after
+                case Left():
+                    self.health.pop(effect.name, None)
                 case _:
                     assert_never(effect)
 

@@ -4,7 +4,7 @@ Nothing is kept between scrapes: a node that is gone has no series, and a signal
 engine gave is absent, not 0.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from statistics import fmean, pstdev
 
 import msgspec
@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import CollectorRegistry
 
 from pointsman.core.admission.retry_guard import RetryGuard
-from pointsman.core.health import SERVING
+from pointsman.core.health import SERVING, Cause, Health
 from pointsman.core.scheduler import Scheduler
 from pointsman.core.views import NodeView
 
@@ -21,6 +21,8 @@ _Read = Callable[[NodeView], float | None]
 
 _NODE_GAUGES: tuple[tuple[str, str, _Read], ...] = (
     ("inflight", "Our requests in flight.", lambda n: n.inflight),
+    ("weight", "Share of its peers' work that it may have, 0 to 1.", lambda n: n.weight),
+    ("failures", "Requests in a row that came to nothing there.", lambda n: n.failures),
     ("foreign", "Requests there that are not ours, as scraped.", lambda n: n.foreign),
     ("running", "Requests the engine says it runs.", lambda n: n.signals.running),
     ("waiting", "Requests the engine says wait in it.", lambda n: n.signals.waiting),
@@ -95,6 +97,7 @@ class ClusterMetrics:
         )
         policy.add_metric((scheduler.policy,), 1)
         yield policy
+        yield _turns(scheduler.turned)
         yield from _storms(scheduler.guard)
         for name, help_ in _STATS:
             family = CounterMetricFamily(f"pointsman_scheduler_{name}", help_)
@@ -136,6 +139,17 @@ def _states(nodes: Iterable[NodeView]) -> Metric:
     for node in nodes:
         draining = node.draining and node.health in SERVING
         family.add_metric((node.name, "draining" if draining else node.health), 1)
+    return family
+
+
+def _turns(counts: Mapping[tuple[Health, Cause], int]) -> Metric:
+    family = CounterMetricFamily(
+        "pointsman_node_turns",
+        "Changes of a node's health, by what it came to and why.",
+        labels=("state", "cause"),
+    )
+    for (state, cause), count in counts.items():
+        family.add_metric((state, cause), count)
     return family
 
 

@@ -79,9 +79,7 @@ def _state(state: StateSeen, targets: Sequence[Target]) -> Iterator[Finding]:
 
 def _node(node: NodeSeen) -> Iterator[Finding]:
     if node.health != "ready":
-        why = node.problem or node.health_detail or "no reason given"
-        text, remedy = f"the gateway says {node.health}: {why}", "it gets no requests until then"
-        yield Finding(Severity.PROBLEM, Check.GATEWAY, node.name, text, remedy)
+        yield _unwell(node)
     elif node.draining:
         text = "it is drained: it takes nothing new"
         remedy = f"POST /pointsman/v1/nodes/{node.name}/undrain ends that"
@@ -101,6 +99,20 @@ def _node(node: NodeSeen) -> Iterator[Finding]:
             "compare tokenizer, chat template and salts; a KV cache that is too small also "
             "forgets what was predicted",
         )
+
+
+def _unwell(node: NodeSeen) -> Finding:
+    why = node.problem or node.health_detail or node.health_cause or "no reason given"
+    text = f"the gateway says {node.health}: {why}"
+    match node.health:
+        case "warming":
+            severity, remedy = Severity.NOTE, "it comes to its full share of the work by itself"
+        case "suspect" | "half_open":
+            severity = Severity.WARNING
+            remedy = "it gets less until it shows that it is well; docs/TROUBLESHOOTING.md has more"
+        case _:
+            severity, remedy = Severity.PROBLEM, "it gets no requests until then"
+    return Finding(severity, Check.GATEWAY, node.name, text, remedy)
 
 
 def _membership(state: StateSeen, targets: Sequence[Target]) -> Iterator[Finding]:

@@ -120,6 +120,7 @@ class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     url: str
     health: str
+    health_cause: str = ""
     health_detail: str = ""
     problem: str = ""
     draining: bool = False
