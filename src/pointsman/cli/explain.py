@@ -164,6 +164,7 @@ _INELIGIBLE: Mapping[Ineligible, str] = MappingProxyType(
         Ineligible.POOL: "is in another pool",
         Ineligible.ZONE: "is in another zone",
         Ineligible.LABELS: "lacks a label that is required",
+        Ineligible.RESPONSE: "does not keep the response that this goes on from",
         Ineligible.CONTEXT: "its context is too short for this prompt",
         Ineligible.JOINING: "has not described itself yet",
         Ineligible.OPEN: "has failed, and is left alone for a while",
