@@ -7,6 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import openai
+import pytest
+from openai import AsyncOpenAI
+
 from pointsman.cli.config import Admin, Config, Limits, Listen, Log, RetryGuard
 from tests.support.cluster import Answer, Cluster, running_cluster
 
@@ -119,3 +123,39 @@ async def test_while_there_is_room_who_comes_early_is_served() -> None:
         assert (await first).status == 200
     assert reasons(answers)["served"] == 1
     assert reasons(answers)["retry_early"] >= 1
+
+
+async def test_openais_client_does_not_repeat_what_engines_have_worked_for() -> None:
+    """It tries 5xx again on its own; ours has tried two engines by then."""
+    async with (
+        running_cluster(2, speed=100) as cluster,
+        AsyncOpenAI(base_url=f"{cluster.api}/v1", api_key="x", max_retries=3) as client,
+    ):
+        for engine in cluster.engines:
+            await cluster.simulate(engine, status=500)
+        with pytest.raises(openai.InternalServerError):
+            await client.completions.create(model="sim", prompt="x", max_tokens=2)
+        assert cluster.scheduler.stats.arrived == 1
+        assert cluster.scheduler.stats.placed == 2
+
+
+async def test_openais_client_waits_as_told_and_is_served() -> None:
+    base = Config(
+        listen=Listen(port=0),
+        admin=Admin(port=0),
+        limits=Limits(queue_length_max=0),
+        log=Log(access="none"),
+    )
+    async with (
+        running_cluster(1, config=base, speed=20, kv_blocks=110) as cluster,
+        AsyncOpenAI(base_url=f"{cluster.api}/v1", api_key="x", max_retries=3) as client,
+    ):
+        first = asyncio.create_task(ask(cluster, "x", "first", 150))
+        while not cluster.scheduler.in_flight:  # noqa: ASYNC110 - tells nobody
+            await asyncio.sleep(0.001)
+        prompt = "again" * 800
+        answer = await client.completions.create(model="sim", prompt=prompt, max_tokens=2)
+        assert answer.usage is not None
+        assert (await first).status == 200
+        assert cluster.scheduler.stats.arrived == 3
+        assert cluster.scheduler.guard.penalties == 0

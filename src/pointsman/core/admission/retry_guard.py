@@ -16,6 +16,7 @@ again: the Retry-After that it was told, or a moment after its client gave up by
 Memory is bounded: the oldest is forgotten, which is mercy and no harm.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from math import exp2
 from random import Random
@@ -81,8 +82,9 @@ class RetryGuard:
         self._is_contended = is_contended
         self._rng = Random(f"retry guard {seed}")
         self._pressure = Pressure()
-        self._turned: dict[_Key, _Turned] = {}  # in order of `noted_s`
-        self._clients: dict[str, _Client] = {}  # in order of their last arrival
+        # A plain dict looks for its first key through all that were taken out before it.
+        self._turned: OrderedDict[_Key, _Turned] = OrderedDict()  # in order of `noted_s`
+        self._clients: OrderedDict[str, _Client] = OrderedDict()  # in order of last arrival
 
     def apply(self, rules: GuardRules) -> None:
         """Go by these from here on; strikes stay."""
@@ -211,14 +213,15 @@ class RetryGuard:
         key = _key(request)
         if not key[1]:
             return None
-        turned = self._turned.pop(key, None)
+        turned = self._turned.get(key)
         if turned is None:
-            turned = _Turned()
+            turned = self._turned[key] = _Turned()
+        else:
+            self._turned.move_to_end(key)
         turned.owed += 1
         turned.ran += ran
         turned.gave_up = gave_up
         turned.noted_s = now_s
-        self._turned[key] = turned
         self._forget_oldest(now_s)
         return turned
 
@@ -241,12 +244,13 @@ class RetryGuard:
             del self._turned[oldest]
 
     def _client(self, name: str, now_s: float) -> "_Client":
-        client = self._clients.pop(name, None)
-        if client is None:
-            client = _Client(now_s)
-            if len(self._clients) >= CLIENTS_REMEMBERED_MAX:
-                del self._clients[next(iter(self._clients))]
-        self._clients[name] = client
+        client = self._clients.get(name)
+        if client is not None:
+            self._clients.move_to_end(name)
+            return client
+        if len(self._clients) >= CLIENTS_REMEMBERED_MAX:
+            self._clients.popitem(last=False)
+        client = self._clients[name] = _Client(now_s)
         return client
 
     # --- views --------------------------------------------------------------------------
