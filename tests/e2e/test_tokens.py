@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from pointsman.cli.config import Admin, Config, Limits, Listen, Log, Model
 from tests.support.cluster import Cluster, running_cluster
@@ -84,6 +85,24 @@ async def test_what_is_not_exact_goes_by_its_text_and_is_counted(tmp_path: Path)
         assert (await decision(cluster, answer.id))["prompt_unit"] == "bytes"
         name = 'pointsman_tokenizer_fallbacks_total{cause="media"}'
         assert await metric(cluster, name) == 1
+
+
+@pytest.mark.parametrize("events", [0, None], ids=["events", "history"])
+async def test_two_images_with_one_text_share_nothing(events: int | None) -> None:
+    """Foretold and found alike: the picture comes first, and the words after it are the same."""
+    async with running_cluster(
+        1, config=with_tokenizer("engine"), kv_events_port=events
+    ) as cluster:
+        hits = []
+        for picture in ("AAAA", "AAAA", "BBBB", "BBBB"):
+            image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}}
+            parts = [image, {"type": "text", "text": LONG}]
+            body = {**BODY, "messages": [{"role": "user", "content": parts}]}
+            answer = await cluster.post("/v1/chat/completions", body)
+            made = await decision(cluster, answer.id)
+            hits.append((made["hit_tokens"] > 400, answer.cached_tokens > 400))
+            assert (made["hit_tokens"] == 0) == (answer.cached_tokens < 16)
+        assert hits == [(False, False), (True, True)] * 2
 
 
 async def test_explain_asks_as_the_gateway_does(tmp_path: Path) -> None:
