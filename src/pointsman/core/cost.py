@@ -8,6 +8,7 @@ flight there holding K tokens, and the node's learned speeds:
     prefill_s   = dispatch + work_s
     decode_s    = O · (step + sequence·(B+1) + kv_token·(K + L + O/2))
     kv_wait_s   = decode_s · missing blocks / leased blocks     (0 where the lease fits)
+                  missing = blocks · (1 + held ahead, a node's share) - free
     running_s   = what is left of the requests in flight, half of their output on average
     uncached_s  = L·prefill + ½·L²·attention                    (work_s if nothing were cached)
     stall_s     = work_s · (B + 1)                              (imposed on the others)
@@ -36,9 +37,18 @@ def footprint_blocks(new_tokens: int, output_tokens: int, block_tokens: int) -> 
 
 
 def candidate(
-    node: Node, ledger: Ledger, demand: Demand, index_hit_tokens: int, now_s: float
+    node: Node,
+    ledger: Ledger,
+    demand: Demand,
+    index_hit_tokens: int,
+    now_s: float,
+    *,
+    held_ahead: float = 0.0,
 ) -> Candidate:
     """What a request of this demand would cost on `node`. Reads; changes nothing.
+
+    `held_ahead` requests of its size get room there before it: without them in the price,
+    everybody would wait for the fastest node, and a slower one would idle beside the queue.
 
     At least one token is always computed anew, and engines cache whole blocks: of a prompt that
     is cached in full they recompute the last one.
@@ -72,7 +82,7 @@ def candidate(
         node.queue_ahead_s(now_s),
         work_s,
         speeds.dispatch_s + work_s,
-        0.0 if fits else _kv_wait_s(node, ledger, blocks, decode_s),
+        0.0 if fits else _kv_wait_s(node, ledger, blocks * (1 + held_ahead), decode_s),
         decode_s,
         decode_s * (interruptions - 1),
         work_s * (batch + 1),
@@ -92,7 +102,7 @@ def candidate(
     )
 
 
-def _kv_wait_s(node: Node, ledger: Ledger, blocks: int, decode_s: float) -> float:
+def _kv_wait_s(node: Node, ledger: Ledger, blocks: float, decode_s: float) -> float:
     """Time until enough leases end, if they end evenly over one request's decode time."""
     free, leased = ledger.free(node.id), ledger.leased(node.id)
     assert free is not None, "a node of unknown capacity always fits"

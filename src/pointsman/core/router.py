@@ -7,6 +7,7 @@ same call.
 from collections.abc import Sequence
 from random import Random
 
+from pointsman.core.admission.held import HeldQueue
 from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.candidates import eligible, exclusions, matches, shortlist
 from pointsman.core.cluster import Cluster
@@ -16,7 +17,7 @@ from pointsman.core.errors import ANSWERS, Reason
 from pointsman.core.health import Health
 from pointsman.core.ids import ModelName, NodeId
 from pointsman.core.ledger import Ledger
-from pointsman.core.limits import RETRY_AFTER_MAX_S, ROOM_WAIT_S
+from pointsman.core.limits import FLIGHTS_MAX, RETRY_AFTER_MAX_S, ROOM_WAIT_S
 from pointsman.core.placement import Demand, Hold, Refusal, Route, Waiting
 from pointsman.core.policies.base import Policy
 from pointsman.core.request import Request, meaning_one_of
@@ -34,12 +35,14 @@ class Router:
         ledger: Ledger,
         lengths: OutputLengths,
         ratios: TokenRatio,
+        held: HeldQueue,
     ) -> None:
         self._cluster = cluster
         self._residency = residency
         self._ledger = ledger
         self._lengths = lengths
         self._ratios = ratios
+        self._held = held
 
     def route(
         self,
@@ -47,11 +50,15 @@ class Router:
         policy: Policy,
         rng: Random,
         *,
-        tried: Sequence[NodeId],
         now_s: float,
+        tried: Sequence[NodeId],
         every_node: bool = False,
+        ahead_max: int = FLIGHTS_MAX,
     ) -> Route:
-        """Where `request` should go. `every_node` costs candidates that cannot win, too."""
+        """Where `request` should go. `every_node` costs candidates that cannot win, too.
+
+        Of those that are held no more than `ahead_max` get room before it.
+        """
         demand = self.demand(request)
         nodes = eligible(self._cluster, request, tried)
         if not nodes:
@@ -60,8 +67,11 @@ class Router:
         seen = nodes
         if policy.prunes and not every_node:
             seen = shortlist(nodes, levels, self._cluster.placements)
-        ledger = self._ledger
-        rows = [candidate(n, ledger, demand, hit_tokens(n, levels), now_s) for n in seen]
+        ledger, ahead = self._ledger, min(self._held.ahead(request), ahead_max) / len(nodes)
+        rows = [
+            candidate(n, ledger, demand, hit_tokens(n, levels), now_s, held_ahead=ahead)
+            for n in seen
+        ]
         return Route(demand, rows, len(nodes), policy.choose(request, rows, rng))
 
     def refuse(self, request: Request, refusal: Refusal) -> Route:

@@ -75,6 +75,7 @@ class Scheduler:
             ledger=self._ledger,
             lengths=self._lengths,
             ratios=self._ratios,
+            held=self._held,
         )
         self.guard = RetryGuard(options.retry_guard, self._router.is_contended, options.seed)
         self._judge = Judge(self._cluster)
@@ -261,7 +262,7 @@ class Scheduler:
             attempt = waiting.attempt
             if gives_way(attempt, urgent):
                 continue  # the room it gave up is not for itself
-            route = self._route(attempt, now_s)
+            route = self._route(attempt, now_s, misses)
             if not isinstance(route.answer, Hold):
                 self._held.remove(waiting.request.id)
                 effects.append(self._place(attempt, route, now_s))
@@ -322,10 +323,11 @@ class Scheduler:
         self.stats.stale_events += 1
         return []
 
-    def _route(self, attempt: Attempt, now_s: float) -> Route:
+    def _route(self, attempt: Attempt, now_s: float, ahead_max: int = FLIGHTS_MAX) -> Route:
         self._bookings.catch_up()
+        request, avoided = attempt.request, attempt.avoided
         return self._router.route(
-            attempt.request, self._policy, self._rng, tried=attempt.avoided, now_s=now_s
+            request, self._policy, self._rng, tried=avoided, now_s=now_s, ahead_max=ahead_max
         )
 
     def _record(

@@ -5,10 +5,11 @@ then arrival, so equal priorities are served first come first served.
 """
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-from pointsman.core.ids import RequestId
+from pointsman.core.ids import ModelName, RequestId
 from pointsman.core.limits import QUEUE_LENGTH_MAX, QUEUE_TIMEOUT_S
 from pointsman.core.placement import Attempt, Waiting
 from pointsman.core.request import Request
@@ -26,6 +27,7 @@ class HeldQueue:
         self._order: list[tuple[_Key, RequestId]] = []
         self._deadlines: list[tuple[float, RequestId]] = []
         self._arrivals = 0
+        self._of_model: dict[ModelName, int] = {}
 
     def resize(self, length_max: int, hold_s: float) -> None:
         """Other bounds for newcomers; who waits already goes on waiting."""
@@ -55,6 +57,7 @@ class HeldQueue:
         self._arrivals += 1
         key = (-request.priority, attempt.arrived_s, self._arrivals)
         deadline_s = since_s + (self._hold_s if request.hold_s is None else request.hold_s)
+        self._of_model[request.model] = self._of_model.get(request.model, 0) + 1
         self._waiting[request.id] = Waiting(attempt, since_s, deadline_s, key)
         insort(self._order, (key, request.id))
         heappush(self._deadlines, (deadline_s, request.id))
@@ -68,6 +71,7 @@ class HeldQueue:
         position = bisect_left(self._order, (waiting.key, request_id))
         assert self._order[position][1] == request_id, request_id
         del self._order[position]
+        self._leave(waiting.request.model)
         self._drop_stale_deadlines()
         return waiting
 
@@ -95,6 +99,18 @@ class HeldQueue:
             if waiting.request.model == request.model:
                 yield waiting
 
+    def ahead(self, request: Request) -> int:
+        """How many those are, at most: a newcomer's place, or all that wait for its model."""
+        if not self._waiting:
+            return 0
+        at_least_as_urgent = bisect_left(self._order, ((1 - request.priority, 0.0, 0), ""))
+        return min(at_least_as_urgent, self._of_model.get(request.model, 0))
+
+    def _leave(self, model: ModelName) -> None:
+        self._of_model[model] -= 1
+        if not self._of_model[model]:
+            del self._of_model[model]
+
     def _live(self, deadline_s: float, request_id: RequestId) -> Waiting | None:
         waiting = self._waiting.get(request_id)
         return waiting if waiting is not None and waiting.deadline_s == deadline_s else None
@@ -114,5 +130,7 @@ class HeldQueue:
         assert self._order == sorted(self._order), self._order
         assert {rid for _, rid in self._order} == set(self._waiting)
         assert len(self._order) == len(self._waiting)
+        models = Counter([w.request.model for w in self._waiting.values()])
+        assert self._of_model == models, (self._of_model, models)
         live = {rid for deadline_s, rid in self._deadlines if self._live(deadline_s, rid)}
         assert live == set(self._waiting), (live, self._waiting)
