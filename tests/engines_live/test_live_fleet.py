@@ -5,7 +5,10 @@ import contextlib
 import json
 import re
 import signal
+import time
+from collections import Counter
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -127,6 +130,56 @@ async def ask(cluster: LiveCluster, headers: dict[str, str], number: int = 0) ->
 def text_of(answer: Answer) -> str:
     text: str = answer.json["choices"][0]["message"]["content"]
     return text
+
+
+SHARED_REQUESTS = 360
+
+
+async def test_faster_engines_get_more(
+    vllms: Sequence[LiveEngine], llamacpp: LiveEngine, simulated: LiveEngine
+) -> None:
+    """Each kind alone, then all together. How much more depends on what else this machine does
+    in either minute, so it is told and not asserted; tests/sim/test_sim_shares.py holds it."""
+    kinds = ("vllm", "llamacpp", "simulated")
+    config = [{"labels": {"engine": kind}} for kind in kinds]
+    async with live_cluster(vllms[0], llamacpp, simulated, engine_config=config) as cluster:
+        speeds = {}
+        for kind in kinds:
+            labels = {"x-pointsman-labels": f"engine={kind}"}
+            _, speeds[kind] = await answers_per_s(cluster, 24, at_once=4, headers=labels)
+        nodes, _ = await answers_per_s(cluster, SHARED_REQUESTS, at_once=36)
+    shares = {kind: nodes[f"engine-{n}"] / SHARED_REQUESTS for n, kind in enumerate(kinds, 1)}
+    fair = {kind: speed / sum(speeds.values()) for kind, speed in speeds.items()}
+    print(", ".join(f"{kind}: {shares[kind]:.2f} for {fair[kind]:.2f}" for kind in kinds))
+    assert min(shares.values()) > 0.02, "nobody idles beside a queue"
+
+
+async def answers_per_s(
+    cluster: LiveCluster, count: int, *, at_once: int, headers: dict[str, str] | None = None
+) -> tuple[Counter[str], float]:
+    """Answers by node, and in a second, of requests that share nothing."""
+    left = iter(range(count))
+    nodes: Counter[str] = Counter()
+
+    async def work() -> None:
+        for _ in left:
+            body = {"model": "tiny", "prompt": fresh_prompt(), "max_tokens": 16, "ignore_eos": True}
+            answer = await cluster.post("/v1/completions", body, headers)
+            assert answer.status == 200, answer
+            nodes[answer.node] += 1
+
+    started_s = time.monotonic()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(at_once):
+            group.create_task(work())
+    return nodes, count / (time.monotonic() - started_s)
+
+
+def fresh_prompt() -> list[int]:
+    return RNG.choices(range(3, 2000), k=64)
+
+
+RNG = Random(109)
 
 
 async def test_llamacpp_tells_of_its_slots_and_closes_after_a_stream(llamacpp: LiveEngine) -> None:
