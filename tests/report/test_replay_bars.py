@@ -215,5 +215,5 @@ def test_verdicts_are_shown_everywhere() -> None:
 def test_a_page_shows_the_course_with_the_trouble_shaded() -> None:
     page = render_study(judged())
     assert "Waits · refusals and errors" in page
-    assert "shaded" in page
+    assert "shaded from 4 s to 6 s" in page
     assert "queue_full" in page

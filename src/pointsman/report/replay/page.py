@@ -206,12 +206,13 @@ def _against(scenario: ScenarioReport) -> str:
 
 def _figures(study: Study, scenario: ScenarioReport, place: int) -> Iterator[str]:
     policies = study.policies
-    yield figure(
-        "Policy by policy",
-        _bar_caption(scenario),
-        plots.bars(scenario, policies, name=f"bars-{place}"),
-        wide=True,
-    )
+    if len(scenario.policies) > 1 or scenario.runs(ORACLE):
+        yield figure(
+            "Policy by policy",
+            _bar_caption(scenario),
+            plots.bars(scenario, policies, name=f"bars-{place}"),
+            wide=True,
+        )
     if time_plots.drawn(scenario) and (scenario.windows or len(study.verdicts) > 0):
         yield _course(scenario, place)
     drawn = _drawn(scenario)
@@ -245,15 +246,14 @@ def _course(scenario: ScenarioReport, place: int) -> str:
     runs = time_plots.drawn(scenario)
     kinds = {run.timeline.kind for run in runs} - {""}
     of = f" by {' and '.join(sorted(kinds))}" if kinds else ""
-    causes = time_plots.cause_names(runs)
-    told = ", ".join(causes) if causes else "none"
-    shade = "shaded: when it is in trouble. " if scenario.troubled_s is not None else ""
+    span_s = time_plots.shaded(scenario)
+    shade = "" if span_s is None else f", shaded from {span_s[0]:g} s to {span_s[1]:g} s"
     return figure(
         "Waits · refusals and errors · requests on each node",
-        f"Left: p95 of the TTFT{of}. Middle, in the same order of colours: {told}. Right: a line "
-        f"a node, and what the gateway holds. By when requests were due; {shade}First seed.",
+        f"Left: p95 of the TTFT{of}. Middle: what failed, by cause. Right: a line a node, and what "
+        f"the gateway holds. By when requests were due{shade}; first seed.",
         time_plots.course(scenario, name=f"course-{place}"),
-        [name or "all" for name in time_plots.wait_names(runs)],
+        time_plots.legend(scenario),
         wide=True,
     )
 

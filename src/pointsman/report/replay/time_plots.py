@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import Any
 
 from pointsman.report.drawing import (
-    GRID,
     INK,
     LOG_FROM,
     SERIES,
@@ -26,6 +25,8 @@ LINES_MAX = 16
 """Nodes drawn one by one; more are a band from the least to the most, and their mean."""
 
 ROW_IN = 1.55
+CAUSES_MIN = 3
+"""Colours kept for causes however many classes there are."""
 
 
 def course(scenario: ScenarioReport, *, name: str) -> str:
@@ -64,23 +65,38 @@ def drawn(scenario: ScenarioReport) -> list[RunNumbers]:
 def wait_names(runs: Sequence[RunNumbers]) -> list[str]:
     """The classes of the left column, in the order of their colours."""
     names = dict.fromkeys(line.name for run in runs for line in run.timeline.waits)
-    return list(names)[:SERIES_MAX]
+    return list(names)[: SERIES_MAX - CAUSES_MIN]
 
 
 def cause_names(runs: Sequence[RunNumbers]) -> list[str]:
-    """The causes of the middle column, in the order of their colours."""
+    """The causes of the middle column, as many as there are colours left."""
     names = dict.fromkeys(line.cause for run in runs for line in run.timeline.errors)
-    return list(names)[:SERIES_MAX]
+    return list(names)[: SERIES_MAX - len(wait_names(runs))]
+
+
+def legend(scenario: ScenarioReport) -> list[str]:
+    """Classes and causes, each in the place of its colour: classes from the first one on, causes
+    from the last one back."""
+    runs = drawn(scenario)
+    waits, causes = wait_names(runs), cause_names(runs)
+    names = [name or "all" for name in waits]
+    gap = SERIES_MAX - len(names) - len(causes)
+    return [*names, *[""] * gap, *reversed(causes)]
+
+
+def shaded(scenario: ScenarioReport) -> tuple[float, float] | None:
+    """When something befalls it; else the second of the windows that are told apart: the first
+    is what was before."""
+    if scenario.troubled_s is not None:
+        return scenario.troubled_s
+    spans = list(scenario.windows.values())
+    return spans[1] if len(spans) > 1 else None
 
 
 def _shade(axes: Any, scenario: ScenarioReport) -> None:
-    """When something befalls it; else the windows that are told apart, by their edges."""
-    if scenario.troubled_s is not None:
-        axes.axvspan(*scenario.troubled_s, color=INK, alpha=0.08, linewidth=0)
-        return
-    for begin_s, _ in scenario.windows.values():
-        if begin_s:
-            axes.axvline(begin_s, color=GRID, linewidth=1.2)
+    span_s = shaded(scenario)
+    if span_s is not None:
+        axes.axvspan(*span_s, color=INK, alpha=0.08, linewidth=0)
 
 
 def _waits(axes: Any, timeline: Timeline, names: Sequence[str]) -> None:
@@ -117,7 +133,7 @@ def _failures(axes: Any, timeline: Timeline, names: Sequence[str]) -> None:
     width_s = timeline.edges_s[1] - timeline.edges_s[0]
     below = [0.0] * len(begins)
     for line in lines:
-        colour = SERIES[names.index(line.cause)]
+        colour = SERIES[SERIES_MAX - 1 - names.index(line.cause)]
         axes.bar(begins, line.rate_rps, width_s, bottom=below, align="edge", color=colour)
         below = [low + rate for low, rate in zip(below, line.rate_rps, strict=True)]
     axes.set_ylim(bottom=0)
