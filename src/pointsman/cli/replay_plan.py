@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from pointsman.cli.config import Config
 from pointsman.cli.config_file import unknown_name
 from pointsman.cli.scenario_case import Case, Variant
 from pointsman.cli.scenario_file import load_cases
@@ -93,6 +94,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     speed: float
     policies: tuple[str, ...]
     options: dict[str, SchedulerOptions]
+    configs: dict[str, Config]
     baseline: str
     streams: tuple[Stream, ...]
     notes: tuple[str, ...]
@@ -274,6 +276,7 @@ def _planned(
         speed=case.traffic.speed if isinstance(case.traffic, Source) else 1.0,
         policies=names,
         options={variant.name: _options(case, variant) for variant in variants},
+        configs={variant.name: variant.config or case.config for variant in variants},
         baseline=_baseline(options.baseline, names),
         streams=tuple(_streams(case, seeds, traces)),
         notes=tuple(
@@ -296,8 +299,8 @@ def _limited(case: Case, limit: int) -> Case:
 
 
 def _options(case: Case, variant: Variant) -> SchedulerOptions:
-    config = case.config if variant.config is None else variant.config
-    return msgspec.structs.replace(scheduler_options(config), policy=variant.policy)
+    options = scheduler_options(variant.config or case.config)
+    return msgspec.structs.replace(options, policy=variant.policy)
 
 
 def _notes(source: Source, seeds: Sequence[int], trace: Trace) -> Iterator[str]:

@@ -49,7 +49,9 @@ def all_jobs(planned: Sequence[Planned], extras: Extras) -> list[Job]:
     return [
         job
         for each in planned
-        for job in jobs_of(each, extras, measures_of(_bars(planned, each.file), each.scenario.name))
+        for job in jobs_of(
+            each, extras, measures_of(bars_of(planned, each.file), each.scenario.name)
+        )
     ]
 
 
@@ -60,11 +62,11 @@ def study_of(planned: Sequence[Planned], results: Sequence[Result], extras: Extr
     verdicts: list[Verdict] = []
     for file in dict.fromkeys(each.file for each in planned):
         own = [r for r, each in zip(reports, planned, strict=True) if each.file == file]
-        verdicts += judge(_bars(planned, file), own)
+        verdicts += judge(bars_of(planned, file), own)
     return Study(scenarios=reports, verdicts=tuple(verdicts))
 
 
-def _bars(planned: Sequence[Planned], file: str) -> list[tuple[str, Expectation]]:
+def bars_of(planned: Sequence[Planned], file: str) -> list[tuple[str, Expectation]]:
     """What the scenarios of a file are to show, each with the name of its scenario."""
     return [
         (each.scenario.name, expectation)

@@ -201,4 +201,6 @@ class LoadRun:
             session=request.session,
             turn=request.turn,
             tenant=request.tenant,
+            priority=request.priority,
+            part=request.part,
         )

@@ -75,7 +75,7 @@ def _bars(study: Study) -> str:
     kept = sum(verdict.kept for verdict in study.verdicts)
     return (
         f"<h1>{kept} of {len(study.verdicts)} bars are kept</h1>"
-        f"{sheet(map(escape, VERDICT_HEADS), rows)}"
+        f"{sheet(map(escape, VERDICT_HEADS), rows, dense=True)}"
     )
 
 
