@@ -5,7 +5,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup compile interpreted wheel demo demo-real test check format lint types tidy coverage readme soak \
-	bench bench-micro bench-idle bench-macro bench-replay bench-scale bench-live engines lock clean
+	bench bench-micro bench-idle bench-macro bench-replay scenarios bench-overload bench-scale bench-live engines lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -18,7 +18,7 @@ ENGINES := .venv-engines
 HOT := $(shell sed -n '/^compiled = /,$$s|^  "\(pointsman\..*\)",.*|\1|p' pyproject.toml | \
 	sed 's|\.|/|g; s|.*|src/&.py|')
 VALUES := $(wildcard src/pointsman/core/*.py src/pointsman/core/*/*.py)
-CORE_TESTS := $(wildcard tests/core tests/scenarios tests/twins)
+CORE_TESTS := $(wildcard tests/core tests/twins)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +90,16 @@ bench-replay: setup  ## policies against each other on public traces, in virtual
 	@mkdir -p out
 	TRACES=$(abspath $(TRACES)) $(BIN)/pointsman replay bench/matrix.yaml \
 		--json out/matrix.json --html out/matrix.html
+
+scenarios: setup  ## overload and failing nodes in virtual time, with bars: 10 minutes, pages in out/
+	@mkdir -p out
+	@missed=; for file in bench/scenarios/*.yaml; do name=$$(basename "$$file" .yaml); echo "$$name"; \
+		$(BIN)/pointsman replay "$$file" --no-oracle --html "out/$$name.html" || missed="$$missed $$name"; \
+	done; test -z "$$missed" || { echo "bars are missed in:$$missed" >&2; exit 1; }
+
+bench-overload: setup  ## the same for real, against simulated engines over sockets: 8 minutes
+	@mkdir -p out
+	$(BIN)/python -m bench.overload --html out/overload-live.html
 
 bench-scale: setup  ## decision time before 8 to 1,024 simulated engines
 	$(BIN)/python -m bench.scale

@@ -33,7 +33,7 @@ EXTRAS = Extras(oracle=False, series=True, timing=False, sweep_target=None)
 
 def live_study(files: list[Path]) -> Study:
     """Every scenario of `files` under each of its policies, one after the other."""
-    planned = plan(_options(files))
+    planned = plan(options_of(files, seed=0))
     results = [
         uvloop.run(_live(each, planned, each.streams[0], policy))
         for each in planned
@@ -63,10 +63,10 @@ async def _live(
     )
 
 
-def _options(files: list[Path]) -> ReplayOptions:
+def options_of(files: list[Path], *, seed: int | None) -> ReplayOptions:
+    """Of `pointsman replay` with these files; without a seed, those that they name."""
     nothing = dict.fromkeys(ReplayOptions.__struct_fields__)
-    given = nothing | {"traces": tuple(files), "seed": 0, "limit": None}
-    return ReplayOptions(**given)  # type: ignore[arg-type]  # a file says the rest itself
+    return ReplayOptions(**nothing | {"traces": tuple(files), "seed": seed})  # type: ignore[arg-type]  # a file says the rest itself
 
 
 def main() -> None:

@@ -29,8 +29,9 @@ CAUSES_MIN = 3
 """Colours kept for causes however many classes there are."""
 
 
-def course(scenario: ScenarioReport, *, name: str) -> str:
-    """A row a policy of the first seed: waits, failures, loads."""
+def course(scenario: ScenarioReport, *, name: str, keyed: bool = False) -> str:
+    """A row a policy of the first seed: waits, failures, loads. `keyed` puts the legend into it,
+    for where there is no page around."""
     runs = drawn(scenario)
     waits, causes = wait_names(runs), cause_names(runs)
     with Drawing(
@@ -51,6 +52,8 @@ def course(scenario: ScenarioReport, *, name: str) -> str:
             for axes in (left, middle, right):
                 axes.set_xlim(0, run.timeline.edges_s[-1])
         _wait_axis(drawing.grid, runs)
+        if keyed:
+            _key(drawing.grid, runs, waits, causes)
         for axes in drawing.grid[-1]:
             seconds_axis(axes.xaxis)
         drawing.spaced(0.05)
@@ -93,6 +96,21 @@ def shaded(scenario: ScenarioReport) -> tuple[float, float] | None:
     return spans[1] if len(spans) > 1 else None
 
 
+def _key(
+    grid: Any, runs: Sequence[RunNumbers], waits: Sequence[str], causes: Sequence[str]
+) -> None:
+    """In each column of the row that has most to say there, and what columns are."""
+    style = {"frameon": False, "fontsize": 7.5, "labelcolor": INK, "handlelength": 1.2}
+    if any(waits):
+        grid[0][0].legend(loc="best", **style)
+    loudest = max(range(len(runs)), key=lambda place: len(runs[place].timeline.errors))
+    if causes:
+        grid[loudest][1].legend(loc="best", **style)
+    titles = ("TTFT p95", "refused or failed", "requests on each node; red: held")
+    for axes, title in zip(grid[0], titles, strict=True):
+        axes.set_title(title, loc="right", fontsize=8, color=INK, pad=3)
+
+
 def _shade(axes: Any, scenario: ScenarioReport) -> None:
     span_s = shaded(scenario)
     if span_s is not None:
@@ -110,6 +128,7 @@ def _waits(axes: Any, timeline: Timeline, names: Sequence[str]) -> None:
             [s for _, s in known],
             color=SERIES[names.index(line.name)],
             linewidth=1.5,
+            label=line.name or "all",
         )
 
 
@@ -134,7 +153,15 @@ def _failures(axes: Any, timeline: Timeline, names: Sequence[str]) -> None:
     below = [0.0] * len(begins)
     for line in lines:
         colour = SERIES[SERIES_MAX - 1 - names.index(line.cause)]
-        axes.bar(begins, line.rate_rps, width_s, bottom=below, align="edge", color=colour)
+        axes.bar(
+            begins,
+            line.rate_rps,
+            width_s,
+            bottom=below,
+            align="edge",
+            color=colour,
+            label=line.cause,
+        )
         below = [low + rate for low, rate in zip(below, line.rate_rps, strict=True)]
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} /s")
