@@ -87,7 +87,7 @@ class Said(msgspec.Struct, frozen=True, gc=False):
 
 class _Reply(msgspec.Struct, frozen=True, gc=False):
     id: object = None
-    object: object = None
+    kind: object = msgspec.field(default=None, name="object")
     usage: Raw = Raw()
 
 
@@ -97,7 +97,7 @@ def read_answer(json_body: bytes) -> Said:
         reply = _decode_reply(json_body)
     except (msgspec.DecodeError, RecursionError):
         return Said()
-    return Said(_read(reply.usage), response_id(reply.id) if reply.object == "response" else "")
+    return Said(_read(reply.usage), response_id(reply.id) if reply.kind == "response" else "")
 
 
 def response_id(found: object) -> str:
