@@ -30,6 +30,7 @@ from pointsman.control.service import SchedulerService
 from pointsman.core.ids import NodeName, RequestId
 from pointsman.core.policies import catalog
 from pointsman.core.request import Request
+from pointsman.core.views import HOT_PREFIXES_SHOWN
 from pointsman.engines.adapters.address import kv_events_problem, url_problem
 from pointsman.telemetry.decisions import DecisionRing
 
@@ -150,6 +151,9 @@ class AdminApi:
                 gateway=self._gateway_state(),
                 keys=self._key_states(),
                 configuration=self._configuration.state(),
+                hot_prefixes=tuple(
+                    scheduler.hot_prefixes(HOT_PREFIXES_SHOWN, self._service.now_s())
+                ),
                 stats=scheduler.stats,
                 failures=self._service.counters,
             )

@@ -12,7 +12,7 @@ from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals,
 from pointsman.core.health import Cause, Health
 from pointsman.core.ids import ModelName, NodeName
 from pointsman.core.stats import Stats
-from pointsman.core.views import NodeView
+from pointsman.core.views import HotPrefixView, NodeView
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +124,7 @@ class State(msgspec.Struct, frozen=True):
     gateway: msgspec.Struct
     keys: tuple[msgspec.Struct, ...]
     configuration: msgspec.Struct
+    hot_prefixes: tuple[HotPrefixView, ...]
     stats: Stats
     failures: ServiceCounters
 

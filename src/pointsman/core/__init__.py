@@ -22,6 +22,7 @@ Reading order, top-down; a file imports only from files below it:
     ledger         KV-block leases: reserve, commit, release, expiry
     residency      what each node is believed to hold of a prompt
     busy           engines that call themselves busy: how much they are sent
+    hot_prefixes   prefixes that so many requests share that one node is not enough
     cluster        nodes by incarnation: facts, signals, own work
     condition      one node's health, counted
     warming        how a new node comes to its full share of work

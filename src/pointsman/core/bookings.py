@@ -12,7 +12,7 @@ from pointsman.core.decision import Candidate
 from pointsman.core.flight import Flight
 from pointsman.core.ids import RequestId
 from pointsman.core.ledger import Ledger
-from pointsman.core.placement import Attempt, Credit, Demand
+from pointsman.core.placement import Attempt, Credit, Route
 from pointsman.core.residency import Residency
 
 
@@ -25,7 +25,7 @@ class Bookings:
         self.ledger = ledger
         self._residency = residency
         self._flights: dict[RequestId, Flight] = {}
-        self._uncredited: Flight | None = None
+        self._uncredited: tuple[Flight, Route] | None = None
         self._assumed_starts: list[tuple[float, RequestId]] = []
 
     def __len__(self) -> int:
@@ -41,14 +41,15 @@ class Bookings:
         return iter(self._flights.values())
 
     def book(
-        self, attempt: Attempt, demand: Demand, node: Node, row: Candidate, now_s: float
+        self, attempt: Attempt, route: Route, node: Node, row: Candidate, now_s: float
     ) -> None:
         """It goes to `node`, as `row` foretells."""
         request = attempt.request
         assert self._uncredited is None, "catch up before the next placement"
         self.ledger.reserve(request.id, node.id, row.kv_blocks, now_s)
-        flight = Flight(attempt, demand, node, row, now_s)
-        self._flights[request.id] = self._uncredited = flight
+        flight = Flight(attempt, route.demand, node, row, now_s)
+        self._flights[request.id] = flight
+        self._uncredited = (flight, route)
         node.book(request.id, flight.work, now_s)
         self.cluster.placed(node)
         if not request.stream:
@@ -92,10 +93,16 @@ class Bookings:
     def catch_up(self) -> None:
         """Credit the last placement with its prompt. Nobody waits for that before the next
         question: so it is done then, or before by who has delivered the placement."""
-        flight = self._uncredited
-        if flight is not None:
-            self._uncredited = None
+        if self._uncredited is not None:
+            (flight, route), self._uncredited = self._uncredited, None
             flight.credit = self._residency.credit(flight.node, flight.request.prompt)
+            self._residency.hot.placed(
+                route.boundary,
+                flight.request.model,
+                route.boundary_tokens,
+                flight.placed_s,
+                hits=flight.predicted.index_hit_tokens >= route.boundary_tokens,
+            )
 
     def assume_starts(self, now_s: float) -> None:
         """An answer that is not streamed does not tell when its prefill is over: it is

@@ -39,6 +39,7 @@ class Candidate(msgspec.Struct, gc=False):
     failures          requests in a row that could not reach it
     slo_share         of the requests with a bound on their first token, that met it of late
     placed_order      when the node was last chosen: among equals the lowest is next
+    shared_s          of work_s, what is an investment in later requests (`hot_prefixes`)
     score             the policy's, lower is better; in seconds for the cost policies
     """
 
@@ -69,6 +70,7 @@ class Candidate(msgspec.Struct, gc=False):
     slo_share: float
     calibrated: bool
     placed_order: int
+    shared_s: float = 0.0
     score: float = 0.0
 
     @property

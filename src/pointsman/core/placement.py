@@ -53,12 +53,15 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
-    """The answer, and all that led to it. `field` counts candidates before the shortlist."""
+    """The answer, and all that led to it. `field` counts candidates before the shortlist;
+    `boundary` ends what is held anywhere of the prompt, at `boundary_tokens`."""
 
     demand: Demand
     rows: Sequence[Candidate]
     field: int
     answer: Choice | Hold | Refusal
+    boundary: BlockHash | None = None
+    boundary_tokens: int = 0
 
     def but(self, answer: Hold | Refusal) -> "Route":
         """The same rows with another answer than the policy's."""

@@ -26,6 +26,7 @@ from pointsman.core.events import (
     ChainStored,
     IndexTrust,
 )
+from pointsman.core.hot_prefixes import HotPrefixes
 from pointsman.core.ids import BlockHash, Slot
 from pointsman.core.limits import INDEX_BYTES_MAX
 from pointsman.core.placement import Credit
@@ -50,6 +51,7 @@ class Residency:
         self._tokens = PrefixIndex(bytes_max=bytes_max // 2)
         self._indexes = (self._texts, self._tokens)
         self._engine_blocks: dict[Slot, EngineBlocks] = {}
+        self.hot = HotPrefixes()
         self._told: dict[Slot, Told] = {}
 
     # --- asking ------------------------------------------------------------------------
@@ -62,6 +64,17 @@ class Residency:
         tokens, text_bytes = prompt_tokens * TEXT_SCHEME.size, len(prompt.text)
         return [(mask, tokens * depth // text_bytes) for mask, depth in found]
 
+    def boundary(
+        self, node: Node, prompt: Prompt, prompt_tokens: int, tokens: int
+    ) -> BlockHash | None:
+        """The block that ends the first `tokens` of `prompt`, as `node` cuts it."""
+        if prompt.token_count is not None:
+            chain, depth = prompt.chain(node.token_scheme), tokens // node.block_tokens
+        else:
+            chain = prompt.chain(TEXT_SCHEME)
+            depth = round(tokens * len(prompt.text) / (prompt_tokens * TEXT_SCHEME.size))
+        return chain[depth - 1] if 0 < depth <= len(chain) else None
+
     def _token_levels(self, nodes: Sequence[Node], prompt: Prompt) -> Levels:
         """A node's blocks are of its own size: a chain cut otherwise says nothing of it."""
         sizes = dict.fromkeys([node.block_tokens for node in nodes])
@@ -72,6 +85,10 @@ class Residency:
             levels += [(mask & slots, depth * size) for mask, depth in found if mask & slots]
         levels.sort(key=itemgetter(1), reverse=True)
         return levels
+
+    def holders(self, block: BlockHash) -> int:
+        """The mask of those that hold the prefix that ends with `block`."""
+        return next((mask for index in self._indexes for mask, _ in index.match((block,))), 0)
 
     def blocks(self, node: Node) -> int:
         return sum(index.blocks(node.slot) for index in self._indexes)

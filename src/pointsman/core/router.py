@@ -10,9 +10,9 @@ from random import Random
 from pointsman.core.admission.held import HeldQueue
 from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.candidates import eligible, exclusions, matches, shortlist
-from pointsman.core.cluster import Cluster
+from pointsman.core.cluster import Cluster, Node
 from pointsman.core.cost import candidate, footprint_blocks
-from pointsman.core.decision import Ineligible
+from pointsman.core.decision import Candidate, Ineligible
 from pointsman.core.errors import ANSWERS, Reason
 from pointsman.core.health import Health
 from pointsman.core.ids import ModelName, NodeId
@@ -72,7 +72,33 @@ class Router:
             candidate(n, ledger, demand, hit_tokens(n, levels), now_s, held_ahead=ahead)
             for n in seen
         ]
-        return Route(demand, rows, len(nodes), policy.choose(request, rows, rng))
+        if not levels:
+            return Route(demand, rows, len(nodes), policy.choose(request, rows, rng))
+        mask, tokens = levels[0]
+        boundary = self._residency.boundary(nodes[0], request.prompt, demand.prompt_tokens, tokens)
+        if boundary is not None:
+            invested = self._residency.hot.invested(boundary, len(nodes), mask.bit_count(), now_s)
+            if invested:
+                self._invest(seen, rows, tokens, invested, now_s)
+        answer = policy.choose(request, rows, rng)
+        return Route(demand, rows, len(nodes), answer, boundary, tokens)
+
+    def _invest(
+        self,
+        nodes: Sequence[Node],
+        rows: Sequence[Candidate],
+        tokens: int,
+        share: float,
+        now_s: float,
+    ) -> None:
+        """Note what it takes to compute the first `tokens` of the prompt where they are not held,
+        but for what the request itself has of it."""
+        for node, row in zip(nodes, rows, strict=True):
+            missing = tokens - row.hit_tokens
+            if missing > 0:
+                speeds = node.calibration.speeds_at(now_s, idle=not node.inflight)
+                attention_s = missing * (tokens - missing / 2) * speeds.attention_s_per_token2
+                row.shared_s = share * (missing * speeds.prefill_s_per_token + attention_s)
 
     def refuse(self, request: Request, refusal: Refusal) -> Route:
         """A refusal for which no node was looked at."""

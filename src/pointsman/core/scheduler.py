@@ -151,7 +151,7 @@ class Scheduler:
         request, node = attempt.request, self._cluster.named(row.node)
         assert node is not None, row.node
         decision = self._record(attempt, route, now_s)
-        self._bookings.book(attempt, route.demand, node, row, now_s)
+        self._bookings.book(attempt, route, node, row, now_s)
         self._policy.placed(request, row)
         self.guard.placed(request, now_s, again=bool(attempt.tried))
         self.stats.placed += 1
@@ -312,10 +312,8 @@ class Scheduler:
     def _tick(self, event: Tick, now_s: float) -> list[Effect]:
         self.stats.leases_expired += len(self._ledger.expire(now_s))
         self._judge.look(self._bookings, now_s)
-        late: list[Effect] = [
-            self._refuse(waiting.attempt, self._router.refuse_late(waiting), now_s)
-            for waiting in self._held.expired(now_s)
-        ]
+        expired = self._held.expired(now_s)
+        late = [self._refuse(w.attempt, self._router.refuse_late(w), now_s) for w in expired]
         widen(self._cluster.nodes, now_s)
         return [*late, *self._recalls.rescue(now_s), *self._retry_held(now_s)]
 
@@ -362,6 +360,9 @@ class Scheduler:
         self.catch_up()
         return views.node_views(self._cluster.nodes, self._ledger, self._residency, now_s)
 
+    def hot_prefixes(self, count: int, now_s: float) -> list[views.HotPrefixView]:
+        return views.hot_prefix_views(self._cluster.nodes, self._residency, count, now_s)
+
     def inflight_on(self, node_id: NodeId) -> int:
         """Requests placed on an incarnation; none on one that has ended."""
         node = self._cluster.get(node_id)
@@ -392,9 +393,6 @@ class Scheduler:
 
     def check(self) -> None:
         """Every booking has its flight: leases, in-flight counts and tokens add up."""
-        self._cluster.check()
-        self._ledger.check()
-        self._residency.check()
-        self._held.check()
-        self._bookings.check()
+        for owned in (self._cluster, self._ledger, self._residency, self._held, self._bookings):
+            owned.check()
         self.guard.check()

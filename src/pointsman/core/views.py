@@ -1,6 +1,6 @@
 """Frozen pictures of nodes, for people and metrics."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -9,7 +9,7 @@ from pointsman.core.cluster import Node
 from pointsman.core.cost import running_s
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals
 from pointsman.core.health import Cause, Health
-from pointsman.core.ids import NodeId, NodeName
+from pointsman.core.ids import ModelName, NodeId, NodeName
 from pointsman.core.ledger import Ledger
 from pointsman.core.residency import Residency
 from pointsman.core.self_check import Doubt
@@ -97,3 +97,43 @@ def node_view(node: Node, ledger: Ledger, residency: Residency, now_s: float) ->
         hit_match_share=node.hits.match_share if node.hits.samples else None,
         index_doubt=node.hits.doubt if node.trust is IndexTrust.DISTRUSTED else Doubt.NONE,
     )
+
+
+HOT_PREFIXES_SHOWN = 8
+"""The hottest that people and metrics see: what comes after them is not hot."""
+
+
+class HotPrefixView(msgspec.Struct, frozen=True, kw_only=True):
+    """A prefix that many requests share. `block` names it; `requests` are those of the last
+    seconds, `share` theirs of their model's, `hit_share` of those the part that went to one of
+    its `holders`."""
+
+    block: str
+    model: ModelName
+    tokens: int
+    share: float
+    requests: float
+    hit_share: float
+    holders: tuple[NodeName, ...]
+
+
+def hot_prefix_views(
+    nodes: Collection[Node], residency: Residency, count: int, now_s: float
+) -> list[HotPrefixView]:
+    """The `count` hottest, the hottest first."""
+    return [
+        HotPrefixView(
+            block=f"{prefix.block & _HASH_MASK:016x}",
+            model=prefix.model,
+            tokens=prefix.tokens,
+            share=prefix.share,
+            requests=prefix.requests,
+            hit_share=prefix.hit_share,
+            holders=tuple(node.name for node in nodes if mask >> node.slot & 1),
+        )
+        for prefix in residency.hot.hottest(count, now_s)
+        for mask in (residency.holders(prefix.block),)
+    ]
+
+
+_HASH_MASK = (1 << 64) - 1

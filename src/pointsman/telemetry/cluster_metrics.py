@@ -4,7 +4,7 @@ Nothing is kept between scrapes: a node that is gone has no series, and a signal
 engine gave is absent, not 0.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, pstdev
 
 import msgspec
@@ -15,7 +15,7 @@ from prometheus_client.registry import CollectorRegistry
 from pointsman.core.admission.retry_guard import RetryGuard
 from pointsman.core.health import SERVING, Cause, Health
 from pointsman.core.scheduler import Scheduler
-from pointsman.core.views import NodeView
+from pointsman.core.views import HOT_PREFIXES_SHOWN, HotPrefixView, NodeView
 
 _Read = Callable[[NodeView], float | None]
 
@@ -56,6 +56,13 @@ _NODE_GAUGES: tuple[tuple[str, str, _Read], ...] = (
     ("calibrated", "1 if its speeds are learned, 0 if assumed.", lambda n: n.calibrated),
 )
 
+_PREFIX_GAUGES: tuple[tuple[str, str, Callable[[HotPrefixView], float]], ...] = (
+    ("share", "Share of its model's requests, the hottest first.", lambda p: p.share),
+    ("tokens", "Its length in tokens.", lambda p: p.tokens),
+    ("holders", "Nodes that hold it.", lambda p: len(p.holders)),
+    ("hit_ratio", "Share of its requests that went to a holder.", lambda p: p.hit_share),
+)
+
 _STATS = (
     ("arrived", "Requests that reached the scheduler."),
     ("placed", "Placements, retries included."),
@@ -86,6 +93,7 @@ class ClusterMetrics:
         yield _trust(nodes)
         yield from _spread(nodes)
         yield from self._totals()
+        yield from _hot_prefixes(self._scheduler.hot_prefixes(HOT_PREFIXES_SHOWN, self._now_s()))
 
     def _totals(self) -> Iterator[Metric]:
         scheduler = self._scheduler
@@ -120,6 +128,16 @@ class StateMetrics:
             if value is not None:
                 help_ = f"{name.replace('_', ' ').capitalize()}."
                 yield GaugeMetricFamily(f"{self._prefix}_{name}", help_, value=value)
+
+
+def _hot_prefixes(prefixes: Sequence[HotPrefixView]) -> Iterator[Metric]:
+    """By rank: prefixes come and go, and each as a label of its own would be without bound. The
+    state of the admin API names them."""
+    for name, help_, read in _PREFIX_GAUGES:
+        family = GaugeMetricFamily(f"pointsman_hot_prefix_{name}", help_, labels=("rank",))
+        for rank, prefix in enumerate(prefixes, 1):
+            family.add_metric((str(rank),), read(prefix))
+        yield family
 
 
 def _node_gauges(nodes: Iterable[NodeView]) -> Iterator[Metric]:

@@ -52,7 +52,17 @@ class MarginalCost(Stateless):
             own_s = _price_s(first_token_s) + row.decode_s + row.interrupted_s
             work_s = row.work_s * fastest_s / row.uncached_s if row.uncached_s else 0.0
             row.score = own_s + row.stall_s + row.slowdown_s + WORK_WEIGHT * work_s
+            if row.shared_s:
+                row.score -= _invested_s(row, first_token_s, fastest_s)
         return pick_cheapest(rows, why="least delay for all", weight=FIRST_TOKEN_WEIGHT)
+
+
+def _invested_s(row: Candidate, first_token_s: float, fastest_s: float) -> float:
+    """What of its score is for the later users of a hot prefix."""
+    share = row.shared_s / row.work_s
+    sooner_s = _price_s(first_token_s) - _price_s(first_token_s - row.shared_s)
+    work_s = row.shared_s * fastest_s / row.uncached_s
+    return sooner_s + share * row.stall_s + WORK_WEIGHT * work_s
 
 
 def _price_s(first_token_s: float) -> float:

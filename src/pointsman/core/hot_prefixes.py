@@ -1,0 +1,133 @@
+"""Prefixes that so many requests share that one node is not enough for them (MISSION C9).
+
+Each placement counts for the deepest boundary that any node held of its prompt: the system prompt
+of requests that share nothing more, and for a further turn its own conversation, which nobody else
+asks for. Counts fade, so that what is hot now is what counts.
+
+A prefix with the share s of a model's requests needs s of its n nodes, and some slack to balance
+them. While fewer hold it, computing it on one more node is an investment: it is paid by the one
+request, and used by the k that will come there while it is hot. So of that work a share of
+1 - 1/k is left out of the costs that are compared (`Candidate.shared_s`): the choice is then the
+one that would be made if the node held the prefix already. When enough nodes hold it, or it
+cools, nothing is left out, and engines evict it as anything else.
+"""
+
+from collections.abc import Iterator
+from heapq import nlargest
+from math import exp
+
+import msgspec
+
+from pointsman.core.ids import BlockHash, ModelName
+from pointsman.core.limits import (
+    HOT_HOLDERS_SLACK,
+    HOT_MEMORY_S,
+    HOT_PREFIXES_MAX,
+    HOT_REQUESTS_MIN,
+)
+
+
+class HotPrefix(msgspec.Struct, frozen=True, gc=False):
+    """One prefix at one moment. `share` is of its model's requests, `tokens` its length,
+    `requests` those of the last seconds, of which `hit_share` went where it is held."""
+
+    block: BlockHash
+    model: ModelName
+    tokens: int
+    share: float
+    requests: float
+    hit_share: float
+
+
+_HIT_WEIGHT = 1 / 32  # of the newest request in a prefix's hit share
+
+
+class HotPrefixes:
+    """Counts by boundary. Bounded: the coldest half gives way when it is full."""
+
+    def __init__(self) -> None:
+        self._prefixes: dict[BlockHash, _Faded] = {}
+        self._totals: dict[ModelName, _Faded] = {}
+
+    def placed(
+        self, block: BlockHash | None, model: ModelName, tokens: int, now_s: float, *, hits: bool
+    ) -> None:
+        """A request was placed whose deepest known boundary is `block`, at `tokens`; whether its
+        node `hits`, that is holds it."""
+        total = self._totals.get(model)
+        if total is None:
+            total = self._totals[model] = _Faded(model, 0, now_s)
+        total.add(now_s)
+        if block is None:
+            return
+        prefix = self._prefixes.get(block)
+        if prefix is None:
+            if len(self._prefixes) >= HOT_PREFIXES_MAX:
+                self._forget_coldest(now_s)
+            prefix = self._prefixes[block] = _Faded(model, tokens, now_s)
+            prefix.before = total.at(now_s) - 1.0
+        prefix.add(now_s)
+        prefix.hit_share += (hits - prefix.hit_share) * _HIT_WEIGHT
+
+    def invested(self, block: BlockHash, nodes: int, holders: int, now_s: float) -> float:
+        """The share of its work that is for later requests, if one more of `nodes` computes it
+        beside its `holders`; 0 where it is not hot enough for one more."""
+        prefix = self._prefixes.get(block)
+        if prefix is None:
+            return 0.0
+        requests = prefix.at(now_s)
+        if requests < HOT_REQUESTS_MIN * (holders + 1):
+            return 0.0
+        share = requests / self._since(prefix, now_s)
+        if holders >= min(nodes, int(share * nodes * HOT_HOLDERS_SLACK)):
+            return 0.0
+        return 1.0 - (holders + 1) / requests
+
+    def _since(self, prefix: "_Faded", now_s: float) -> float:
+        """Its model's requests since it was first seen: a sudden one has its full share at once."""
+        total = self._totals[prefix.model].at(now_s)
+        before = prefix.before * exp((prefix.first_s - now_s) / HOT_MEMORY_S)
+        return max(1.0, total - before)
+
+    def hottest(self, count: int, now_s: float) -> list[HotPrefix]:
+        """The `count` that most was asked of, the hottest first."""
+        found = nlargest(count, self._seen(now_s), key=lambda prefix: prefix.requests)
+        return [prefix for prefix in found if prefix.requests >= HOT_REQUESTS_MIN]
+
+    def _seen(self, now_s: float) -> Iterator[HotPrefix]:
+        for block, faded in self._prefixes.items():
+            requests = faded.at(now_s)
+            share = requests / max(self._totals[faded.model].at(now_s), 1.0)
+            hits = faded.hit_share
+            yield HotPrefix(block, faded.model, faded.tokens, min(share, 1.0), requests, hits)
+
+    def _forget_coldest(self, now_s: float) -> None:
+        counts = sorted(faded.at(now_s) for faded in self._prefixes.values())
+        median = counts[len(counts) // 2]
+        kept = [(b, f) for b, f in self._prefixes.items() if f.at(now_s) > median]
+        self._prefixes = dict(kept[: HOT_PREFIXES_MAX // 2])
+
+    def __len__(self) -> int:
+        return len(self._prefixes)
+
+
+class _Faded:
+    """A count that fades."""
+
+    __slots__ = ("_at_s", "_count", "before", "first_s", "hit_share", "model", "tokens")
+
+    def __init__(self, model: ModelName, tokens: int, now_s: float) -> None:
+        self.model = model
+        self.tokens = tokens
+        self._count = 0.0
+        self.hit_share = 1.0
+        self.before = 0.0  # requests that its model had lately, when it was first seen
+        self.first_s = now_s
+        self._at_s = now_s
+
+    def add(self, now_s: float) -> None:
+        self._count = self.at(now_s) + 1.0
+        self._at_s = now_s
+
+    def at(self, now_s: float) -> float:
+        return self._count * exp((self._at_s - now_s) / HOT_MEMORY_S)
