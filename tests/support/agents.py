@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any
 
-from pointsman.agent import Agent, AgentOptions, EngineOptions, SchedulerAddress
+from pointsman.agent import Agent, AgentOptions, EngineOptions, FrontOptions, SchedulerAddress
 from pointsman.collectors.cadence import Cadence
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName
@@ -29,10 +29,12 @@ BRISK = Cadence(
 )
 
 
-def agent_options(port: int, urls: Sequence[str], **more: Any) -> AgentOptions:
+def agent_options(
+    port: int, urls: Sequence[str], front: FrontOptions | None = None, **more: Any
+) -> AgentOptions:
     """An agent named "a" beside these engines, which it calls a-1, a-2 …"""
     engines = tuple(
-        EngineOptions(url=url, spec=NodeSpec(name=NodeName(f"a-{number}"), url=url))
+        EngineOptions(url=url, spec=NodeSpec(name=NodeName(f"a-{number}"), url=url), front=front)
         for number, url in enumerate(urls, 1)
     )
     given = {"name": "a", "heartbeat_s": 0.1, "delta_s_min": 0.02, "cadence": BRISK, **more}

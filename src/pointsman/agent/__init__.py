@@ -2,7 +2,7 @@
 
 Reading order: agent (everything, wired), reporter (the connection: greeting, heartbeats,
 comparisons), pace (when is the next heartbeat due?), report (what is there to be told of one
-engine?), options.
+engine?), front with queue (what the engine cannot start waits here, or is handed back), options.
 
 The collectors look at each engine as they do for the scheduler; here their events go to an
 `EngineReport` and come out as frames of `wire/control`. What the scheduler is told last is
@@ -12,6 +12,7 @@ loadgen, cli.
 """
 
 from pointsman.agent.agent import Agent
+from pointsman.agent.front import FrontOptions
 from pointsman.agent.options import AgentOptions, EngineOptions, SchedulerAddress
 
-__all__ = ["Agent", "AgentOptions", "EngineOptions", "SchedulerAddress"]
+__all__ = ["Agent", "AgentOptions", "EngineOptions", "FrontOptions", "SchedulerAddress"]

@@ -2,13 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
+from urllib.parse import urlsplit
 
 import aiohttp
 import zmq.asyncio
+from msgspec.structs import replace
 from prometheus_client.registry import CollectorRegistry
 
+from pointsman.agent.front import Front
 from pointsman.agent.options import AgentOptions, EngineOptions
 from pointsman.agent.report import EngineReport
 from pointsman.agent.reporter import Reporter
@@ -56,6 +60,7 @@ class Agent:
         """Until `stop`."""
         metrics = CollectorMetrics(CollectorRegistry())
         async with (
+            self._fronts(),
             new_session() as session,
             zmq_context() as context,
             asyncio.TaskGroup() as tasks,
@@ -70,6 +75,17 @@ class Agent:
             await reporting
             for task in collecting:
                 task.cancel()
+
+    @asynccontextmanager
+    async def _fronts(self) -> AsyncIterator[None]:
+        """What stands in front of engines listens, and is announced in their place."""
+        async with AsyncExitStack() as stack:
+            for engine, report in zip(self._options.engines, self.reports, strict=True):
+                if engine.front is not None:
+                    front = Front(engine.url, engine.front, clock=self._clock)
+                    report.front = await stack.enter_async_context(front.serving())
+                    report.spec = replace(report.spec, url=_on_port(report.spec.url, front.port))
+            yield
 
     def _collector(
         self,
@@ -89,3 +105,9 @@ class Agent:
             cadence=self._options.cadence,
         )
         return NodeCollector(report.link, EngineClient(session, engine.url), context)
+
+
+def _on_port(url: str, port: int) -> str:
+    """The same host."""
+    host = urlsplit(url).hostname or ""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

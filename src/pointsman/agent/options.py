@@ -2,6 +2,7 @@
 
 import msgspec
 
+from pointsman.agent.front import FrontOptions
 from pointsman.collectors.cadence import Cadence
 from pointsman.core.events import NodeSpec
 
@@ -19,11 +20,13 @@ class SchedulerAddress(msgspec.Struct, frozen=True):
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """An engine: `url` is how the agent reaches it, `spec` is announced, with the address by
-    which the gateway reaches it. `kv_events` is auto, off or a ZMQ endpoint."""
+    which the gateway reaches it; with a `front`, its port becomes the front's. `kv_events` is
+    auto, off or a ZMQ endpoint."""
 
     url: str
     spec: NodeSpec
     kv_events: str = "auto"
+    front: FrontOptions | None = None
 
 
 LOCAL_CADENCE = Cadence(probe_s=2.0, scrape_idle_s=2.0)

@@ -5,6 +5,7 @@ from itertools import islice
 
 import msgspec
 
+from pointsman.agent.front import Front
 from pointsman.collectors.link import NodeLink
 from pointsman.core.block_set import BlockSet
 from pointsman.core.engine_blocks import EngineBlocks
@@ -67,6 +68,7 @@ class EngineReport:
         self.incarnation = 0
         self.draining = False
         self.told = BlockSet(BLOCKS_DEFAULT)
+        self.front: Front | None = None  # what is in front of the engine
         self._wake = wake
         self._delta_blocks = delta_blocks
         self._facts: NodeFacts | None = None
@@ -124,6 +126,8 @@ class EngineReport:
         except MalformedFrame:
             return  # a metrics page with numbers that make no sense: the last ones age
         self._signals = event
+        if self.front is not None:
+            self.front.engine_says(event.signals.running, event.signals.waiting)
 
     def _probed(self, event: NodeProbed) -> None:
         self._probe = event
@@ -247,5 +251,7 @@ class EngineReport:
         }
         if self._signals is None:
             return (NodeSignals(**extra), 0) if extra else (None, 0)
+        if self.front is not None and self.front.queue.waiting:
+            extra["waiting"] = (self._signals.signals.waiting or 0) + self.front.queue.waiting
         age_s = max(0.0, self.now_s() - self._signals.at_s)
         return msgspec.structs.replace(self._signals.signals, **extra), round(age_s * 1_000)

@@ -1,0 +1,235 @@
+"""The relay in front of an engine: holds back what it cannot start, and hands back what would wait
+too long.
+
+A request that is handed back is answered 503 with `x-pointsman-hand-back` and a text that says
+"busy": the gateway takes that for an engine that cannot take it, and places it elsewhere. What
+is let through is relayed byte for byte as it comes; when the client is gone, so is the request.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Final
+
+import aiohttp
+import msgspec
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
+
+from pointsman.agent.queue import FrontQueue, Ticket, lane_of
+from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_LOW, PRIORITY_MAX, PRIORITY_NORMAL
+from pointsman.wire.openai import endpoint_of, error_body
+
+BODY_BYTES_MAX: Final = 64 * 1_024 * 1_024
+CONNECT_S_MAX: Final = 5.0
+HAND_BACK: Final = "x-pointsman-hand-back"
+
+_HOP_BY_HOP = frozenset(
+    (
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te"),
+        *("trailer", "transfer-encoding", "upgrade", "host", "content-length"),
+    )
+)
+_ADDED = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")  # by aiohttp, if not there
+_NAMED = {"high": PRIORITY_HIGH, "normal": PRIORITY_NORMAL, "low": PRIORITY_LOW}
+_TIERS = {"priority": PRIORITY_HIGH, "flex": PRIORITY_LOW}
+
+log = logging.getLogger(__name__)
+
+
+class FrontOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """port 0 takes a free one.
+
+    running_max  requests on the engine at once: what it can start, its max_num_seqs
+    waiting_max  requests held back; more are handed back at once
+    wait_s_max   for one of them to begin; what would wait longer is handed back
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    running_max: int = 256
+    waiting_max: int = 256
+    wait_s_max: float = 2.0
+
+
+class Front:
+    """In front of one engine. `draining` hands everything new back."""
+
+    def __init__(
+        self, url: str, options: FrontOptions, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.port = 0
+        self.draining = False
+        self.handed_back = 0
+        self.queue = FrontQueue(options.running_max, options.waiting_max)
+        self._url = url
+        self._options = options
+        self._clock = clock
+        self._turns: dict[Ticket, asyncio.Event] = {}
+        self._session: aiohttp.ClientSession | None = None
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator["Front"]:
+        """Listen. Raises OSError."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S_MAX)
+        # Engines close idle connections without notice, llama.cpp after each stream; on the same
+        # machine a new one costs less than a request that is lost to that.
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        async with aiohttp.ClientSession(
+            connector=connector, timeout=timeout, auto_decompress=False, skip_auto_headers=_ADDED
+        ) as self._session:
+            server = web.Server(self._handle, handler_cancellation=True)
+            runner = web.ServerRunner(server, access_log=None, shutdown_timeout=1.0)
+            await runner.setup()
+            try:
+                await web.TCPSite(runner, self._options.host, self._options.port).start()
+                self.port = int(runner.addresses[0][1])
+                yield self
+            finally:
+                await runner.cleanup()
+
+    def engine_says(self, running: int | None, waiting: int | None) -> None:
+        """What the engine runs, and what waits in it although it was let through: it cannot
+        start as much as is believed."""
+        if running is not None and waiting is not None:
+            self.queue.adapt(running, waiting, self._options.running_max)
+            self._begin_next()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            body = await _body(request)
+        except web.HTTPRequestEntityTooLarge as too_large:
+            return web.Response(status=too_large.status, text="the body is too large")
+        if request.method != "POST" or endpoint_of(request.path) is None:
+            return await self._relay(request, body)
+        ticket = await self._turn(request, body)
+        if ticket is None:
+            return self._hand_back()
+        begun_s = self._clock()
+        try:
+            response = await self._relay(request, body)
+            self._leave(ticket, self._clock() - begun_s)
+            return response
+        finally:
+            self._leave(ticket)
+
+    # --- waiting ------------------------------------------------------------------------
+
+    async def _turn(self, request: web.BaseRequest, body: bytes) -> Ticket | None:
+        """Wait for the engine to have room. None if that would take, or has taken, too long."""
+        queue, wait_s_max = self.queue, self._options.wait_s_max
+        if self.draining or queue.expected_wait_s() > wait_s_max:
+            return None
+        ticket = queue.enter(_priority(request, body), lane_of(len(body)))
+        if ticket is None:
+            return None
+        event = self._turns[ticket] = asyncio.Event()
+        self._begin_next()
+        try:
+            async with asyncio.timeout(wait_s_max):
+                await event.wait()
+        except TimeoutError:
+            if not ticket.begun:
+                self._leave(ticket)
+                return None
+        except asyncio.CancelledError:
+            self._leave(ticket)
+            raise
+        return ticket
+
+    def _begin_next(self) -> None:
+        while (ticket := self.queue.next()) is not None:
+            self._turns[ticket].set()
+
+    def _leave(self, ticket: Ticket, service_s: float | None = None) -> None:
+        self.queue.leave(ticket, service_s)
+        self._turns.pop(ticket, None)
+        self._begin_next()
+
+    def _hand_back(self) -> web.Response:
+        self.handed_back += 1
+        body = error_body(
+            "The engine is busy: place it elsewhere.", "overloaded_error", "busy", None
+        )
+        headers = {HAND_BACK: "busy", "retry-after": "1"}
+        return web.Response(status=503, body=body, headers=headers, content_type="application/json")
+
+    # --- relaying -----------------------------------------------------------------------
+
+    async def _relay(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
+        assert self._session is not None, "not serving"
+        try:
+            async with self._session.request(
+                request.method,
+                URL(self._url + request.raw_path, encoded=True),
+                headers=_passed_on(request.headers.items()),
+                data=body or None,
+                allow_redirects=False,
+            ) as answer:
+                return await self._answer(request, answer)
+        except aiohttp.ClientError as error:
+            log.info("the engine is not reached: %s", error)
+            return web.Response(status=502, text="the engine is not reached")
+
+    async def _answer(
+        self, request: web.BaseRequest, answer: aiohttp.ClientResponse
+    ) -> web.StreamResponse:
+        """Bytes as they come. What breaks off in the engine breaks off here, too."""
+        response = web.StreamResponse(
+            status=answer.status, reason=answer.reason, headers=_passed_on(answer.headers.items())
+        )
+        if answer.content_length is not None:
+            response.content_length = answer.content_length
+        await response.prepare(request)
+        try:
+            async for piece in answer.content.iter_any():
+                await response.write(piece)
+        except (aiohttp.ClientError, ConnectionError):
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError("the answer is cut off") from None
+        await response.write_eof()
+        return response
+
+
+class _Urgency(msgspec.Struct):
+    """What a body says of how urgent it is: vLLM's `priority` is sooner the lower it is."""
+
+    priority: int | None = None
+    service_tier: str | None = None
+
+
+_urgency = msgspec.json.Decoder(_Urgency, strict=False).decode
+
+
+def _priority(request: web.BaseRequest, body: bytes) -> int:
+    """As the gateway reads it: larger is more urgent."""
+    hint = request.headers.get("x-pointsman-priority", "").lower()
+    if hint in _NAMED:
+        return _NAMED[hint]
+    try:
+        said = _urgency(body)
+    except (msgspec.DecodeError, RecursionError):
+        return PRIORITY_NORMAL
+    if said.priority is not None:
+        return max(-PRIORITY_MAX, min(PRIORITY_MAX, -said.priority))
+    return _TIERS.get(said.service_tier or "", PRIORITY_NORMAL)
+
+
+async def _body(request: web.BaseRequest) -> bytes:
+    """All of it, bounded. Raises HTTPRequestEntityTooLarge."""
+    body = bytearray()
+    async for piece in request.content.iter_any():
+        body += piece
+        if len(body) > BODY_BYTES_MAX:
+            raise web.HTTPRequestEntityTooLarge(BODY_BYTES_MAX, len(body))
+    return bytes(body)
+
+
+def _passed_on(headers: Iterable[tuple[str, str]]) -> CIMultiDict[str]:
+    """The fields that are not of one connection alone."""
+    kept = [(name, value) for name, value in headers if name.lower() not in _HOP_BY_HOP]
+    return CIMultiDict(kept)

@@ -1,0 +1,189 @@
+"""The relay in front of an engine: bytes as they come, and requests handed back in time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+
+from pointsman.agent.front import HAND_BACK, Front, FrontOptions
+from pointsman.engines.simulated import RunningEngine
+from tests.support.engines import running_engine
+
+BODY = {"model": "sim", "prompt": "where do trains go?", "max_tokens": 4}
+
+
+class Setting:
+    """An engine, what is in front of it, and a client."""
+
+    def __init__(self, engine: RunningEngine, front: Front, session: aiohttp.ClientSession) -> None:
+        self.engine = engine
+        self.front = front
+        self.session = session
+        self.url = f"http://127.0.0.1:{front.port}"
+
+    async def complete(self, **fields: Any) -> tuple[int, Any, Any]:
+        async with self.session.post(
+            f"{self.url}/v1/completions", json={**BODY, **fields}
+        ) as reply:
+            return reply.status, await reply.json(), reply.headers
+
+    async def simulate(self, **faults: object) -> None:
+        async with self.session.post(f"{self.engine.url}/simulate", json=faults) as reply:
+            assert reply.status == 200
+
+
+@asynccontextmanager
+async def fronted(**options: Any) -> AsyncIterator[Setting]:
+    speed = options.pop("speed", 100.0)
+    async with (
+        running_engine(speed=speed) as engine,
+        Front(engine.url, FrontOptions(**options)).serving() as front,
+        aiohttp.ClientSession() as session,
+    ):
+        yield Setting(engine, front, session)
+        await at_rest(front)
+
+
+async def at_rest(front: Front) -> None:
+    async with asyncio.timeout(10):
+        while front.queue.running or front.queue.waiting:  # noqa: ASYNC110 - tells nobody
+            await asyncio.sleep(0.01)
+    front.queue.check()
+
+
+async def test_answers_are_the_engines_own() -> None:
+    async with fronted() as s:
+        status, body, headers = await s.complete()
+        assert (status, body["usage"]["completion_tokens"]) == (200, 4)
+        assert headers["content-type"].startswith("application/json")
+        status, body, _ = await s.complete(model="unknown")
+        assert status == 404, "a client's mistake is told as the engine tells it"
+        async with s.session.get(f"{s.url}/v1/models") as reply:
+            assert (await reply.json())["data"][0]["id"] == "sim"
+
+
+async def test_a_stream_is_not_gathered() -> None:
+    async with (
+        fronted(speed=1.0) as s,
+        s.session.post(
+            f"{s.url}/v1/completions", json={**BODY, "stream": True, "max_tokens": 20}
+        ) as reply,
+    ):
+        pieces = [piece async for piece in reply.content.iter_any()]
+        assert len(pieces) >= 10
+        assert pieces[-1].endswith(b"data: [DONE]\n\n")
+
+
+async def test_what_the_engine_cannot_start_waits_and_is_served() -> None:
+    async with fronted(running_max=1, wait_s_max=20.0) as s:
+        answers = await asyncio.gather(*(s.complete() for _ in range(5)))
+        assert [status for status, _, _ in answers] == [200] * 5
+        assert s.front.handed_back == 0
+
+
+async def test_what_would_wait_too_long_is_handed_back() -> None:
+    async with fronted(running_max=1, wait_s_max=0.05) as s:
+        await s.simulate(hang=True)
+        first = asyncio.create_task(s.complete())
+        await _until_running(s.front)
+        status, body, headers = await s.complete()
+        assert (status, headers[HAND_BACK], headers["retry-after"]) == (503, "busy", "1")
+        assert "busy" in body["error"]["message"]
+        await s.simulate(reset=True)
+        assert (await first)[0] == 200
+
+
+async def test_a_full_queue_hands_back_at_once() -> None:
+    async with fronted(running_max=1, waiting_max=0, wait_s_max=60.0) as s:
+        await s.simulate(hang=True)
+        first = asyncio.create_task(s.complete())
+        await _until_running(s.front)
+        assert (await s.complete())[0] == 503
+        await s.simulate(reset=True)
+        assert (await first)[0] == 200
+
+
+async def test_the_urgent_go_first() -> None:
+    async with fronted(running_max=1, wait_s_max=30.0) as s:
+        await s.simulate(hang=True)
+        first = asyncio.create_task(s.complete())
+        await _until_running(s.front)
+        ended: list[str] = []
+
+        async def send(name: str, **fields: object) -> None:
+            await s.complete(**fields)
+            ended.append(name)
+
+        tasks = []
+        for name, fields in (("low", {"service_tier": "flex"}), ("high", {"priority": -5})):
+            tasks.append(asyncio.create_task(send(name, **fields)))
+            await _until_waiting(s.front, len(tasks))
+        await s.simulate(reset=True)
+        await asyncio.gather(first, *tasks)
+        assert ended == ["high", "low"]
+
+
+async def test_a_client_that_leaves_takes_its_request_along() -> None:
+    async with fronted(speed=1.0) as s:
+        async with s.session.post(
+            f"{s.url}/v1/completions", json={**BODY, "stream": True, "max_tokens": 5_000}
+        ) as reply:
+            await reply.content.readany()
+            assert s.engine.engine.driver.requests == 1
+            reply.close()
+        async with asyncio.timeout(10):
+            while s.engine.engine.driver.requests:  # noqa: ASYNC110 - tells nobody
+                await asyncio.sleep(0.01)
+
+
+async def test_who_leaves_while_waiting_gives_up_the_place() -> None:
+    async with fronted(running_max=1, wait_s_max=30.0) as s:
+        await s.simulate(hang=True)
+        first = asyncio.create_task(s.complete())
+        await _until_running(s.front)
+        second = asyncio.create_task(s.complete())
+        await _until_waiting(s.front, 1)
+        second.cancel()
+        await _until_waiting(s.front, 0)
+        await s.simulate(reset=True)
+        assert (await first)[0] == 200
+
+
+async def test_a_stream_that_breaks_off_never_looks_whole() -> None:
+    async with fronted() as s:
+        await s.simulate(cut_at_token=3)
+        try:
+            async with s.session.post(
+                f"{s.url}/v1/completions", json={**BODY, "stream": True, "max_tokens": 20}
+            ) as reply:
+                body = await reply.read()
+        except aiohttp.ClientError:
+            return
+        raise AssertionError(f"read to its end: {body!r}")
+
+
+async def test_an_engine_that_is_not_there_is_a_bad_gateway() -> None:
+    async with fronted() as s:
+        s.front._url = "http://127.0.0.1:9"
+        async with s.session.post(f"{s.url}/v1/completions", json=BODY) as reply:
+            assert reply.status == 502
+
+
+async def test_who_drains_hands_everything_new_back() -> None:
+    async with fronted() as s:
+        s.front.draining = True
+        assert (await s.complete())[0] == 503
+
+
+async def _until_running(front: Front) -> None:
+    async with asyncio.timeout(10):
+        while not front.queue.running:  # noqa: ASYNC110 - tells nobody
+            await asyncio.sleep(0.005)
+
+
+async def _until_waiting(front: Front, count: int) -> None:
+    async with asyncio.timeout(10):
+        while front.queue.waiting != count:  # noqa: ASYNC110 - tells nobody
+            await asyncio.sleep(0.005)
