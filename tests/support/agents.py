@@ -30,11 +30,20 @@ BRISK = Cadence(
 
 
 def agent_options(
-    port: int, urls: Sequence[str], front: FrontOptions | None = None, **more: Any
+    port: int,
+    urls: Sequence[str],
+    front: FrontOptions | None = None,
+    command: tuple[str, ...] = (),
+    **more: Any,
 ) -> AgentOptions:
     """An agent named "a" beside these engines, which it calls a-1, a-2 …"""
     engines = tuple(
-        EngineOptions(url=url, spec=NodeSpec(name=NodeName(f"a-{number}"), url=url), front=front)
+        EngineOptions(
+            url=url,
+            spec=NodeSpec(name=NodeName(f"a-{number}"), url=url),
+            front=front,
+            command=command,
+        )
         for number, url in enumerate(urls, 1)
     )
     given = {"name": "a", "heartbeat_s": 0.1, "delta_s_min": 0.02, "cadence": BRISK, **more}

@@ -1,6 +1,7 @@
 """An agent with everything: a collector for each engine, and the reporter."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,18 +14,29 @@ from msgspec.structs import replace
 from prometheus_client.registry import CollectorRegistry
 
 from pointsman.agent.front import Front
+from pointsman.agent.gpu import find_gpus
+from pointsman.agent.machine import Machine
 from pointsman.agent.options import AgentOptions, EngineOptions
 from pointsman.agent.report import EngineReport
 from pointsman.agent.reporter import Reporter
+from pointsman.agent.supervisor import GaveUp, Supervisor, SupervisorOptions, Watcher
+from pointsman.agent.tcp import Retransmits
 from pointsman.collectors.client import EngineClient, new_session
 from pointsman.collectors.event_socket import zmq_context
 from pointsman.collectors.link import NodeLink
 from pointsman.collectors.node import NodeCollector
 from pointsman.telemetry.collector_metrics import CollectorMetrics
 
+IDLE_LOOK_S = 0.2
+
+log = logging.getLogger(__name__)
+
 
 class Agent:
-    """Runs until stopped. Engines may fail, and the scheduler be away: both are waited for."""
+    """Runs until stopped. Engines may fail, and the scheduler be away: both are waited for.
+
+    `failed` says why it has ended by itself: a supervised engine does not stay up.
+    """
 
     def __init__(
         self,
@@ -32,12 +44,17 @@ class Agent:
         *,
         clock: Callable[[], float] = time.monotonic,
         rng: Random | None = None,
+        prepare: Callable[[], None] | None = None,
     ) -> None:
+        """`prepare` runs in supervised processes before they become engines."""
+        self.failed = ""
         self._options = options
         self._clock = clock
         self._rng = rng or Random()
+        self._prepare = prepare
         self._stopping = asyncio.Event()
-        self._gone = False
+        self._hurrying = asyncio.Event()
+        self._running: list[Supervisor] = []
         wake = asyncio.Event()
         self.reports = [
             EngineReport(
@@ -51,30 +68,97 @@ class Agent:
         ]
         self.reporter = Reporter(options, self.reports, wake=wake, clock=clock, rng=self._rng)
 
-    def stop(self, *, gone: bool = False) -> None:
-        """Say goodbye and end; `gone` if the engines end, too."""
-        self._gone = gone
+    @property
+    def pids(self) -> list[int | None]:
+        """Of the supervised engines' processes, the last ones."""
+        return [supervisor.pid for supervisor in self._running]
+
+    def stop(self) -> None:
+        """Say goodbye and end. Supervised engines finish what runs, and end first; a second call
+        does not wait for that."""
+        if self._stopping.is_set():
+            self._hurrying.set()
         self._stopping.set()
 
     async def run(self) -> None:
-        """Until `stop`."""
+        """Until `stop`, or until a supervised engine is given up. Raises OSError where a front
+        cannot listen."""
         metrics = CollectorMetrics(CollectorRegistry())
+        machine = Machine(find_gpus(self._options.gpus), Retransmits())
         async with (
             self._fronts(),
             new_session() as session,
             zmq_context() as context,
             asyncio.TaskGroup() as tasks,
         ):
-            collecting = [
+            watching = [
                 tasks.create_task(self._collector(engine, report, metrics, session, context).run())
                 for engine, report in zip(self._options.engines, self.reports, strict=True)
             ]
+            watching.append(tasks.create_task(machine.watch(self.reports)))
+            supervisors = self._running = self._supervisors()
+            for supervisor in supervisors:
+                tasks.create_task(self._keep_up(supervisor))
             reporting = tasks.create_task(self.reporter.run())
             await self._stopping.wait()
-            self.reporter.leave(gone=self._gone)
+            if supervisors:
+                await self._drain()
+                for supervisor in supervisors:
+                    await supervisor.stop()
+            self.reporter.leave(gone=bool(supervisors))
             await reporting
-            for task in collecting:
+            for task in watching:
                 task.cancel()
+
+    # --- supervised engines -------------------------------------------------------------
+
+    def _supervisors(self) -> list[Supervisor]:
+        return [
+            Supervisor(
+                engine.command,
+                _Supervised(report),
+                self._options.supervisor,
+                prepare=self._prepare,
+                clock=self._clock,
+            )
+            for engine, report in zip(self._options.engines, self.reports, strict=True)
+            if engine.command
+        ]
+
+    async def _keep_up(self, supervisor: Supervisor) -> None:
+        try:
+            await supervisor.run()
+        except GaveUp as gave_up:
+            log.error("%s", gave_up)
+            self.failed = str(gave_up)
+            self._hurrying.set()
+            self._stopping.set()
+
+    async def _drain(self) -> None:
+        """Let the scheduler know that nothing new should come, and wait for what runs."""
+        for report in self.reports:
+            report.drain()
+        try:
+            async with asyncio.timeout(self._options.drain_s), asyncio.TaskGroup() as tasks:
+                hurrying = tasks.create_task(self._hurrying.wait())
+                idling = tasks.create_task(self._until_idle())
+                await asyncio.wait((hurrying, idling), return_when=asyncio.FIRST_COMPLETED)
+                hurrying.cancel()
+                idling.cancel()
+        except TimeoutError:
+            log.warning("requests still run: the engines are ended all the same")
+
+    async def _until_idle(self) -> None:
+        """Not before a look that began after the scheduler was told."""
+        await asyncio.sleep(self._options.heartbeat_s)
+        while True:
+            for report in self.reports:
+                report.look_again()
+            await asyncio.sleep(max(IDLE_LOOK_S, self._options.cadence.scrape_s))
+            if all(report.is_idle for report in self.reports):
+                return
+
+    # --- parts --------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _fronts(self) -> AsyncIterator[None]:
@@ -105,6 +189,25 @@ class Agent:
             cadence=self._options.cadence,
         )
         return NodeCollector(report.link, EngineClient(session, engine.url), context)
+
+
+class _Supervised(Watcher):
+    """What becomes of an engine's process is told by its report."""
+
+    def __init__(self, report: EngineReport) -> None:
+        self._report = report
+
+    def began(self) -> None:
+        self._report.respawned()
+
+    def ended(self, detail: str) -> None:
+        self._report.died(detail)
+
+    def is_well(self, since_s: float, options: SupervisorOptions) -> bool:
+        lived_s = self._report.now_s() - since_s
+        if not self._report.is_described:
+            return lived_s < options.start_s_max
+        return min(lived_s, self._report.silent_s) < options.sick_s_max
 
 
 def _on_port(url: str, port: int) -> str:

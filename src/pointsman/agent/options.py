@@ -3,6 +3,7 @@
 import msgspec
 
 from pointsman.agent.front import FrontOptions
+from pointsman.agent.supervisor import SupervisorOptions
 from pointsman.collectors.cadence import Cadence
 from pointsman.core.events import NodeSpec
 
@@ -21,12 +22,13 @@ class SchedulerAddress(msgspec.Struct, frozen=True):
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """An engine: `url` is how the agent reaches it, `spec` is announced, with the address by
     which the gateway reaches it; with a `front`, its port becomes the front's. `kv_events` is
-    auto, off or a ZMQ endpoint."""
+    auto, off or a ZMQ endpoint. A `command` is run and supervised by the agent."""
 
     url: str
     spec: NodeSpec
     kv_events: str = "auto"
     front: FrontOptions | None = None
+    command: tuple[str, ...] = ()
 
 
 LOCAL_CADENCE = Cadence(probe_s=2.0, scrape_idle_s=2.0)
@@ -41,6 +43,8 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     delta_blocks    changes of an engine's cache that are told at once, without waiting for the
                     next heartbeat
     delta_s_min     between such early heartbeats: an engine may change at every step
+    gpus            indices of the engines' GPUs, as nvidia-smi counts them; none is all
+    drain_s         for requests to finish before a supervised engine is ended
     """
 
     name: str
@@ -52,3 +56,6 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     delta_blocks: int = 16
     delta_s_min: float = 0.1
     cadence: Cadence = LOCAL_CADENCE
+    gpus: tuple[int, ...] = ()
+    supervisor: SupervisorOptions = SupervisorOptions()
+    drain_s: float = 30.0

@@ -73,6 +73,7 @@ class EngineReport:
         self._delta_blocks = delta_blocks
         self._facts: NodeFacts | None = None
         self._is_announced = False
+        self._well_at_s = float("-inf")
         self._signals: NodeReported | None = None
         self._extra = NodeSignals()
         self._probe: NodeProbed | None = None
@@ -92,6 +93,7 @@ class EngineReport:
                 self._begin()
             case NodeDescribed():
                 self._facts, self._is_announced = event.facts, False
+                self._well_at_s = self.now_s()
                 self._wake()
             case NodeReported():
                 self._reported(event)
@@ -103,6 +105,48 @@ class EngineReport:
                 self._changed(event.changes)
             case _:
                 pass  # leaving and draining are told by whoever asks for them
+
+    def drain(self) -> None:
+        """Nothing new should come."""
+        self.draining = True
+        if self.front is not None:
+            self.front.draining = True
+        self._wake()
+
+    def look_again(self) -> None:
+        """The load is worth knowing now."""
+        if self.link is not None:
+            self.link.scrape_soon.set()
+
+    def died(self, detail: str) -> None:
+        """The engine's process is no more: nothing should be sent there."""
+        self.draining = True
+        if self.link is not None and self.link.node_id is not None:
+            self._probe = NodeProbed(self.link.node_id, healthy=False, detail=detail)
+        self._wake()
+
+    def respawned(self) -> None:
+        """Another process begins in its place."""
+        self.draining = False
+        if self.link is not None and self.link.node_id is not None:
+            self.link.restarted("its process ended")
+
+    @property
+    def is_described(self) -> bool:
+        return self.link is not None and self.link.described.is_set()
+
+    @property
+    def silent_s(self) -> float:
+        """How long the engine has given no sign of being well."""
+        return self.now_s() - self._well_at_s
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs or waits, as far as can be seen."""
+        if self.front is not None:
+            return not (self.front.queue.running or self.front.queue.waiting)
+        signals = self._signals.signals if self._signals is not None else NodeSignals()
+        return not (signals.running or signals.waiting)
 
     def observe(self, extra: NodeSignals) -> None:
         """What the machine says beside the engine: signals that no engine gives."""
@@ -131,7 +175,9 @@ class EngineReport:
 
     def _probed(self, event: NodeProbed) -> None:
         self._probe = event
-        if not event.healthy:
+        if event.healthy:
+            self._well_at_s = self.now_s()
+        else:
             self._wake()
 
     # --- its cache ----------------------------------------------------------------------

@@ -1,17 +1,21 @@
 """`pointsman agent`: beside an engine or several, tells the scheduler of them."""
 
 import asyncio
+import os
 import re
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
 import uvloop
 
-from pointsman.agent import Agent, AgentOptions, EngineOptions, SchedulerAddress
+from pointsman.agent import Agent, AgentOptions, EngineOptions, FrontOptions, SchedulerAddress
+from pointsman.cli.children import die_with_parent
 from pointsman.cli.control_address import UnusableControl, control_address, read_secret
 from pointsman.cli.process import set_up_logging
 from pointsman.cli.serve import fail
@@ -35,7 +39,17 @@ Try it, in three terminals:
 Over a network both sides need one secret (`openssl rand -hex 32 > FILE`): --secret-file here,
 agents.secret_file there. It proves who is who; what is sent after that is not encrypted.
 
-Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage.
+With --run the agent starts the engine itself, again when it dies, and ends it with itself:
+  pointsman agent --scheduler HOST:PORT --engine http://127.0.0.1:8000 --run -- \\
+      vllm serve MODEL --port 8000
+SIGTERM: the scheduler sends nothing new, what runs finishes within --drain, the engine ends.
+
+With --front the gateway's requests come through the agent (0.4 ms of CPU each): those that the
+engine cannot start wait in order of priority, short ones past long ones, and go back to be placed
+elsewhere when they would wait too long. Worth it where several gateways share an engine.
+
+Exit codes: 0 stopped by SIGTERM or SIGINT, 1 the engine does not stay up, 2 wrong usage or a port
+in use.
 """
 )
 @click.option(
@@ -101,22 +115,77 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage.
     help="Changes of an engine's cache that are told at once, not with the next heartbeat.",
 )
 @click.option(
+    "--front",
+    "front_port",
+    type=click.IntRange(1, 65_535),
+    metavar="PORT",
+    help="Relay requests to the engine from this port; to the next engine from the next port.",
+)
+@click.option(
+    "--front-host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address that --front listens on.",
+)
+@click.option(
+    "--front-running",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=256,
+    show_default=True,
+    help="Requests let through to an engine at once; fewer while some wait in it.",
+)
+@click.option(
+    "--front-waiting",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=256,
+    show_default=True,
+    help="Requests held back before an engine; more go back at once.",
+)
+@click.option(
+    "--front-wait",
+    type=click.FloatRange(min=0, max=600),
+    metavar="SECONDS",
+    default=2.0,
+    show_default=True,
+    help="How long one of them may wait before it goes back.",
+)
+@click.option(
+    "--gpu",
+    "gpus",
+    type=click.IntRange(min=0),
+    metavar="N",
+    multiple=True,
+    help="A GPU of the engines, as nvidia-smi counts them; repeatable.  [default: all]",
+)
+@click.option("--run", is_flag=True, help="Run COMMAND as the engine, and keep it running.")
+@click.option(
+    "--drain",
+    "drain_s",
+    type=click.FloatRange(min=0, max=3_600),
+    metavar="SECONDS",
+    default=30.0,
+    show_default=True,
+    help="For requests to finish before the engine of --run is ended.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
     help="Least level of messages on stderr.",
 )
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def agent(
     scheduler: str,
-    urls: tuple[str, ...],
-    advertise: str | None,
     name: str | None,
     secret_file: str,
-    heartbeat_s: float,
-    delta_blocks: int,
     log_level: str,
-    **engine: object,
+    run: bool,
+    command: tuple[str, ...],
+    **given: Any,
 ) -> None:
     """Watch engines from beside them, and tell the scheduler.
 
@@ -132,42 +201,74 @@ def agent(
         fail(str(unusable))
     if not re.fullmatch(NAME_PATTERN, name):
         fail(f"--name {name}: letters, digits and . _ - are allowed, 63 of them")
+    if run is not bool(command):
+        fail("--run and a command belong together: pointsman agent … --run -- COMMAND ARGUMENTS")
     options = AgentOptions(
         name=name,
         scheduler=SchedulerAddress(address.host, address.port, address.path),
         secret=secret,
-        engines=tuple(_engines(urls, name, advertise, engine)),
-        heartbeat_s=heartbeat_s,
-        heartbeat_s_max=2.0,
-        delta_blocks=delta_blocks,
+        engines=tuple(_engines(name, command, given)),
+        heartbeat_s=given["heartbeat_s"],
+        delta_blocks=given["delta_blocks"],
+        gpus=given["gpus"],
+        drain_s=given["drain_s"],
     )
     set_up_logging(log_level)
-    uvloop.run(_run(options))
+    if failed := uvloop.run(_run(options)):
+        click.echo(f"pointsman agent: {failed}", err=True)
+        sys.exit(1)
 
 
-async def _run(options: AgentOptions) -> None:
-    running = Agent(options)
+async def _run(options: AgentOptions) -> str:
+    """Why it has ended by itself; empty if it was told to."""
+    running = Agent(options, prepare=die_with_parent(os.getpid()))
     with _on_signals(running):
-        await running.run()
+        try:
+            await running.run()
+        except OSError as error:
+            fail(f"--front: {error.strerror or error}")
+    return running.failed
 
 
 def _engines(
-    urls: Sequence[str], name: str, advertise: str | None, given: dict[str, object]
+    name: str, command: tuple[str, ...], given: Mapping[str, Any]
 ) -> Iterator[EngineOptions]:
+    urls = given["urls"]
     if len(urls) > ENGINES_MAX:
         fail(f"{len(urls)} engines; an agent has at most {ENGINES_MAX}")
-    kv_events = str(given.pop("kv_events"))
-    if problem := kv_events_problem(kv_events):
+    if command and len(urls) != 1:
+        fail("--run is for one engine: start an agent for each")
+    if problem := kv_events_problem(given["kv_events"]):
         fail(f"--kv-events: {problem}")
-    for number, url in enumerate(urls, 1):
+    for index, url in enumerate(urls):
         if problem := url_problem(url):
             fail(f"--engine: {problem}")
         spec = NodeSpec(
-            name=NodeName(name if len(urls) == 1 else f"{name}-{number}"),
-            url=_advertised(url.rstrip("/"), advertise),
-            **given,  # type: ignore[arg-type]  # as click has checked them
+            name=NodeName(name if len(urls) == 1 else f"{name}-{index + 1}"),
+            url=_advertised(url.rstrip("/"), given["advertise"]),
+            pool=given["pool"],
+            zone=given["zone"],
+            concurrency_max=given["concurrency_max"],
         )
-        yield EngineOptions(url=url.rstrip("/"), spec=spec, kv_events=kv_events)
+        yield EngineOptions(
+            url=url.rstrip("/"),
+            spec=spec,
+            kv_events=given["kv_events"],
+            front=_front(index, given),
+            command=command,
+        )
+
+
+def _front(index: int, given: Mapping[str, Any]) -> FrontOptions | None:
+    if given["front_port"] is None:
+        return None
+    return FrontOptions(
+        host=given["front_host"],
+        port=given["front_port"] + index,
+        running_max=given["front_running"],
+        waiting_max=given["front_waiting"],
+        wait_s_max=given["front_wait"],
+    )
 
 
 def _advertised(url: str, host: str | None) -> str:

@@ -74,11 +74,11 @@ async def _spawn(options: ChildOptions) -> asyncio.subprocess.Process:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,  # Ctrl-C is ours to handle: they stop after the last request
-        preexec_fn=_die_with_parent(os.getpid()),
+        preexec_fn=die_with_parent(os.getpid()),
     )
 
 
-def _die_with_parent(parent: int) -> Callable[[], None]:
+def die_with_parent(parent: int) -> Callable[[], None]:
     """Run in the child before exec: the kernel ends it when its parent is gone, even killed."""
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 

@@ -1,0 +1,39 @@
+"""What the machine says beside its engines: GPUs and network, looked at now and then."""
+
+import asyncio
+from collections.abc import Sequence
+
+from pointsman.agent.gpu import Gpus
+from pointsman.agent.report import EngineReport
+from pointsman.agent.tcp import Retransmits
+from pointsman.core.events import NodeSignals
+
+INTERVAL_S = 1.0
+"""NVML's own samples are of up to a second."""
+
+
+class Machine:
+    """Tells all reports the same: which engine uses which GPU nobody here knows."""
+
+    def __init__(self, gpus: Gpus | None, retransmits: Retransmits) -> None:
+        self._gpus = gpus
+        self._retransmits = retransmits
+
+    async def watch(self, reports: Sequence[EngineReport]) -> None:
+        """Look until cancelled; in a thread, since a driver may take its time."""
+        while True:
+            signals = await asyncio.to_thread(self.read)
+            for report in reports:
+                report.observe(signals)
+            await asyncio.sleep(INTERVAL_S)
+
+    def read(self) -> NodeSignals:
+        """What is known at this moment."""
+        gpu = None if self._gpus is None else self._gpus.read()
+        return NodeSignals(
+            gpu_busy=None if gpu is None else gpu.busy,
+            gpu_memory_busy=None if gpu is None else gpu.memory_busy,
+            gpu_temperature_c=None if gpu is None else gpu.temperature_c,
+            gpu_power_w=None if gpu is None else gpu.power_w,
+            retransmit_ratio=self._retransmits.read(),
+        )

@@ -1,0 +1,85 @@
+"""`pointsman agent`: what is wrong is said before anything is tried."""
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pointsman.cli.agent import agent
+from pointsman.cli.control_address import UnusableControl, control_address, read_secret
+
+GOOD = ["--scheduler", "127.0.0.1:1", "--engine", "http://127.0.0.1:2"]
+
+
+def refusal(*arguments: str) -> str:
+    result = CliRunner().invoke(agent, [*GOOD, *arguments])
+    assert result.exit_code == 2, result.output
+    return result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--scheduler", "nowhere"], "neither HOST:PORT nor"),
+        (["--scheduler", "host:99999"], "no port 99999"),
+        (["--engine", "127.0.0.1:8000"], "did you mean http://"),
+        (["--name", "two words"], "--name two words"),
+        (["--kv-events", "sometimes"], "--kv-events"),
+        (["--secret-file", "/no/such/file"], "No such file"),
+        (["--advertise", "a/b"], "--advertise"),
+        (["--run"], "belong together"),
+        (["vllm", "serve"], "belong together"),
+        (["--engine", "http://127.0.0.1:3", "--run", "--", "vllm"], "one engine"),
+        (["--heartbeat", "60"], "--heartbeat"),
+    ],
+)
+def test_what_is_wrong_is_said(arguments: list[str], said: str) -> None:
+    assert said in refusal(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("10.0.0.7:8090", ("10.0.0.7", 8090, "")),
+        ("gateway:8090", ("gateway", 8090, "")),
+        ("[::1]:8090", ("::1", 8090, "")),
+        ("/run/pointsman.sock", ("", 0, "/run/pointsman.sock")),
+    ],
+)
+def test_addresses_are_read(text: str, address: tuple[str, int, str]) -> None:
+    assert control_address(text) == address
+
+
+def test_a_secret_comes_from_a_file_or_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("0123456789abcdef\n")
+    assert read_secret(str(file), {}) == b"0123456789abcdef"
+    variable = {"POINTSMAN_AGENT_SECRET": "fedcba9876543210"}
+    assert read_secret("", variable) == b"fedcba9876543210"
+    assert read_secret(str(file), variable) == b"0123456789abcdef"
+    assert read_secret("", {}) is None
+
+
+def test_a_secret_that_can_be_guessed_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("short-and-sweet")
+    with pytest.raises(UnusableControl, match="16 to 4096 bytes") as raised:
+        read_secret(str(file), {})
+    assert "short-and-sweet" not in str(raised.value)
+
+
+async def test_an_agent_without_scheduler_and_engine_waits_and_ends_when_told() -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pointsman", "agent", *GOOD),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    async with asyncio.timeout(30):
+        said = b""
+        while b"trying again" not in said:
+            said += await process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
