@@ -21,6 +21,7 @@ Reading order, top-down; a file imports only from files below it:
     cost           what would it cost there: one row a candidate, in seconds
     ledger         KV-block leases: reserve, commit, release, expiry
     residency      what each node is believed to hold of a prompt
+    tiers          what engines keep outside of the GPU's memory
     busy           engines that call themselves busy: how much they are sent
     hot_prefixes   prefixes that so many requests share that one node is not enough
     cluster        nodes by incarnation: facts, signals, own work

@@ -59,6 +59,7 @@ class Node:
         self.condition = Condition(rules, partial(on_turn, self))
         self.draining = False
         self.trust = IndexTrust.HISTORY
+        self.restore_share = 0.0  # of prefill, for blocks in slower tiers; 0: it has none
         self.token_scheme = Scheme(Unit.TOKENS, BLOCK_TOKENS_DEFAULT)
         # Own work: exact, changed by placements and settlements.
         self.inflight = 0

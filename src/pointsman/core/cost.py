@@ -1,10 +1,10 @@
 """What a request would cost on a node: a candidate, every term in seconds.
 
-With L prompt tokens of which n are not cached there, O expected output tokens, B requests in
-flight there holding K tokens, and the node's learned speeds:
+With L prompt tokens of which n are not cached there and r only in slower tiers, O expected
+output tokens, B requests in flight there holding K tokens, and the node's learned speeds:
 
     queue_s     = prefill work placed there that has not begun to stream
-    work_s      = n·prefill + n·(L - n/2)·attention
+    work_s      = n·prefill + n·(L - n/2)·attention + r·share·prefill
     prefill_s   = dispatch + work_s
     decode_s    = O · (step + sequence·(B+1) + kv_token·(K + L + O/2))
     kv_wait_s   = decode_s · missing blocks / leased blocks     (0 where the lease fits)
@@ -44,6 +44,7 @@ def candidate(
     now_s: float,
     *,
     held_ahead: float = 0.0,
+    restorable_tokens: int = 0,
 ) -> Candidate:
     """What a request of this demand would cost on `node`. Reads; changes nothing.
 
@@ -55,26 +56,30 @@ def candidate(
     """
     prompt, output = demand.prompt_tokens, demand.output_tokens
     block = node.block_tokens
-    hit = 0
-    if index_hit_tokens and node.cache_believed:
-        hit = min(index_hit_tokens, (prompt - 1) // block * block)
+    hit = restored = 0
+    found = index_hit_tokens + restorable_tokens
+    if found and node.cache_believed:
+        hit = min(found, (prompt - 1) // block * block)
+        restored = max(0, hit - index_hit_tokens)
     new = prompt - hit
     attention = new * (prompt - new / 2)
     calibration = node.calibration
     speeds = calibration.speeds_at(now_s, idle=not node.inflight)
     batch = node.inflight + node.foreign(now_s)
     work_s = new * speeds.prefill_s_per_token + attention * speeds.attention_s_per_token2
+    if restored:
+        work_s += restored * node.restore_share * speeds.prefill_s_per_token
     per_sequence_s = speeds.sequence_s + speeds.kv_token_s * prompt
     resident_s = speeds.kv_token_s * (node.kv_tokens + output / 2)
     decode_s = output * (speeds.step_s + speeds.sequence_s * batch + resident_s + per_sequence_s)
     uncached_s = prompt * (speeds.prefill_s_per_token + speeds.attention_s_per_token2 * prompt / 2)
     interruptions = 1 / (1 - min(node.prefill_share(now_s), PREFILL_SHARE_MAX))
-    blocks = footprint_blocks(new, output, block)
+    blocks = footprint_blocks(new + restored, output, block)
     fits = ledger.fits(node.id, blocks)
     return Candidate(
         node.name,
         hit,
-        index_hit_tokens,
+        found,
         new,
         attention,
         batch,
@@ -99,6 +104,7 @@ def candidate(
         node.slo_share,
         calibration.calibrated,
         node.placed_order,
+        restored,
     )
 
 

@@ -21,6 +21,7 @@ class Candidate(msgspec.Struct, gc=False):
     the formulas are; a policy writes `score`, and nothing changes once it has chosen.
 
     hit_tokens        of the prompt, counted as cached there; `index_hit_tokens` before doubt
+    restored_tokens   of the hit, those that come from slower tiers than the GPU's memory
     new_tokens        to compute; `attention` is what each of them attends to, summed
     inflight          requests there; `queue_tokens` are those that prefills there still need
     queue_s           work ahead of it: prefill seconds placed there and not yet begun to stream
@@ -70,6 +71,7 @@ class Candidate(msgspec.Struct, gc=False):
     slo_share: float
     calibrated: bool
     placed_order: int
+    restored_tokens: int = 0
     shared_s: float = 0.0
     score: float = 0.0
 

@@ -32,15 +32,19 @@ stored: 32 bytes in each of the maps, for every block of every engine."""
 class EngineBlocks:
     """The blocks that one engine has told of, each under its own hash and ours.
 
-    Blocks in other tiers than the GPU's memory are ignored, stored and removed alike.
+    Blocks in other tiers than the GPU's memory are ignored, stored and removed alike; given the
+    blocks `above` them there, these others are what is kept, and the GPU's are ignored. What is
+    copied down is told by its parent or by its name alone, and both may be known above only.
+
     `orphans` counts blocks whose parent is unknown (their prefix is, then, too), `malformed`
     those whose tokens don't make up a block, `overflows` those beyond `blocks_max`; none of
     these is indexed, and removing it is harmless.
     """
 
-    def __init__(self, model: str, blocks_max: int) -> None:
+    def __init__(self, model: str, blocks_max: int, *, above: "EngineBlocks | None" = None) -> None:
         assert blocks_max > 0, blocks_max
         self.model = model
+        self._above = above
         self.blocks_max = blocks_max
         self.orphans = 0
         self.malformed = 0
@@ -64,7 +68,7 @@ class EngineBlocks:
 
     def stored(self, event: BlockStored) -> list[BlockHash]:
         """Our hashes of the blocks in `event`, in its order."""
-        if not _on_gpu(event.medium):
+        if is_on_gpu(event.medium) is not (self._above is None):
             return []
         return self._store(_names(event.block_hashes), self._chain(event))
 
@@ -90,7 +94,7 @@ class EngineBlocks:
 
     def removed(self, event: BlockRemoved) -> list[BlockHash]:
         """Our hashes of what the engine no longer holds under any name."""
-        if not _on_gpu(event.medium):
+        if is_on_gpu(event.medium) is not (self._above is None):
             return []
         gone: list[_Kept] = []
         for name in _names(event.block_hashes):
@@ -120,6 +124,8 @@ class EngineBlocks:
     def _chain(self, event: BlockStored) -> Sequence[_Kept]:
         """Our hashes of the event's blocks; fewer, or none, where they cannot be known."""
         count, size = len(event.block_hashes), event.block_size
+        if self._above is not None and not event.token_ids:
+            return self._named_alone(event)
         if not count or size <= 0 or len(event.token_ids) != count * size:
             self.malformed += count
             return []
@@ -140,14 +146,26 @@ class EngineBlocks:
             return chain(data, len(data) // count, parent)
         return _folded_chain(data, len(data) // count, parent, extras)
 
+    def _named_alone(self, event: BlockStored) -> Sequence[_Kept]:
+        """Blocks whose tokens are not told again, up to the first that nobody has told of."""
+        found = [self._known(name) for name in _names(event.block_hashes)]
+        known = found.index(None) if None in found else len(found)
+        self.orphans += len(found) - known
+        return found[:known]
+
+    def _known(self, name: _Kept) -> _Kept | None:
+        block = self._own.get(name)
+        return block if block is not None or self._above is None else self._above._own.get(name)
+
     def _parent(self, event: BlockStored, salt: str) -> BlockHash | None:
         if event.parent_block_hash is not None:
-            return cast("BlockHash | None", self._own.get(_name(event.parent_block_hash)))
+            return cast("BlockHash | None", self._known(_name(event.parent_block_hash)))
         namespace = Namespace(event.lora_name or self.model, salt)
         return root_hash(namespace, Scheme(Unit.TOKENS, event.block_size))
 
 
-def _on_gpu(medium: str | None) -> bool:
+def is_on_gpu(medium: str | None) -> bool:
+    """Whether an event is of the GPU's memory; those that do not say are."""
     return medium is None or medium == "GPU" or medium.lower() in _GPU
 
 

@@ -208,6 +208,12 @@ WARMING_WEIGHT_RETURNED = 0.5
 SIGNAL_AGE_MAX_S = 10.0
 """A polled signal older than this corrects nothing: own counts stand alone."""
 
+RESTORE_SHARE_HOST = 0.2
+RESTORE_SHARE_STORAGE = 0.5
+"""What a token from a slower tier takes of its prefill time: llm-d counts a block in the host's
+memory as 0.8 of one on the GPU. Copying 128 KiB a token (8B, 16 bits) over PCIe 4 takes 6 us,
+from a fast disk 40 us, and computing it 60 to 100 us; waiting for the copy adds to that."""
+
 INDEX_BYTES_MAX = 512 * 1024 * 1024
 """The prefix index's hard cap: about 4 million blocks."""
 

@@ -7,6 +7,8 @@
 A placement is credited at once, so that a burst of siblings goes together, and taken back if
 the node never began it. Where a node's events are exact, a credit is only an advance: it is
 taken back at the end unless the engine has reported the blocks.
+
+What engines tell of slower tiers than the GPU's memory is in `tiers`.
 """
 
 from collections.abc import Sequence
@@ -31,6 +33,7 @@ from pointsman.core.ids import BlockHash, Slot
 from pointsman.core.limits import INDEX_BYTES_MAX
 from pointsman.core.placement import Credit
 from pointsman.core.prefix import PrefixIndex
+from pointsman.core.tiers import SlowerTiers
 from pointsman.core.told import Told
 
 Levels = list[tuple[int, int]]
@@ -47,9 +50,10 @@ class Residency:
     """Both indexes and the engines' own names for their blocks."""
 
     def __init__(self, bytes_max: int = INDEX_BYTES_MAX) -> None:
-        self._texts = PrefixIndex(bytes_max=bytes_max // 2)
+        self._texts = PrefixIndex(bytes_max=bytes_max * 3 // 8)
         self._tokens = PrefixIndex(bytes_max=bytes_max // 2)
         self._indexes = (self._texts, self._tokens)
+        self._slower = SlowerTiers(bytes_max // 8)
         self._engine_blocks: dict[Slot, EngineBlocks] = {}
         self.hot = HotPrefixes()
         self._told: dict[Slot, Told] = {}
@@ -90,11 +94,18 @@ class Residency:
         """The mask of those that hold the prefix that ends with `block`."""
         return next((mask for index in self._indexes for mask, _ in index.match((block,))), 0)
 
+    def restorable_tokens(self, node: Node, prompt: Prompt, held_tokens: int) -> int:
+        """Tokens after the first `held_tokens` that the node's slower tiers hold."""
+        if prompt.token_count is None:
+            return 0
+        rest = prompt.chain(node.token_scheme)[held_tokens // node.block_tokens :]
+        return self._slower.depth(node, rest) * node.block_tokens
+
     def blocks(self, node: Node) -> int:
         return sum(index.blocks(node.slot) for index in self._indexes)
 
     def bytes(self) -> int:
-        return sum(index.bytes() for index in self._indexes)
+        return self._slower.bytes() + sum(index.bytes() for index in self._indexes)
 
     def digest(self, node: Node) -> int:
         """Order-independent digest of the node's token blocks."""
@@ -178,11 +189,17 @@ class Residency:
         for change in changes:
             match change:
                 case BlockStored():
-                    batch.insert(engine.stored(change))
+                    if came := engine.stored(change):
+                        batch.insert(came)
+                    else:
+                        self._slower.stored(node, change, engine)
                 case ChainStored():
                     batch.insert(engine.chained(change.hashes))
                 case BlockRemoved():
-                    batch.remove(engine.removed(change))
+                    if gone := engine.removed(change):
+                        batch.remove(gone)
+                    else:
+                        self._slower.removed(node, change)
                 case AllBlocksCleared():
                     batch.flush()
                     engine.cleared()
@@ -211,6 +228,7 @@ class Residency:
 
     def clear(self, node: Node) -> None:
         """The node's cache is empty."""
+        self._slower.forget(node)
         for index in self._indexes:
             index.clear(node.slot)
 
@@ -238,8 +256,10 @@ class Residency:
         self._engine_blocks.pop(node.slot, None)
         self._told.pop(node.slot, None)
         self._tokens.clear(node.slot)
+        self._slower.forget(node)
 
     def check(self) -> None:
+        self._slower.check()
         for index in self._indexes:
             index.check()
         for told in self._told.values():

@@ -68,10 +68,14 @@ class Router:
         if policy.prunes and not every_node:
             seen = shortlist(nodes, levels, self._cluster.placements)
         ledger, ahead = self._ledger, min(self._held.ahead(request), ahead_max) / len(nodes)
-        rows = [
-            candidate(n, ledger, demand, hit_tokens(n, levels), now_s, held_ahead=ahead)
-            for n in seen
-        ]
+        restorable, rows = self._residency.restorable_tokens, []
+        for node in seen:
+            hit = hit_tokens(node, levels)
+            below = restorable(node, request.prompt, hit) if node.restore_share else 0
+            row = candidate(
+                node, ledger, demand, hit, now_s, held_ahead=ahead, restorable_tokens=below
+            )
+            rows.append(row)
         if not levels:
             return Route(demand, rows, len(nodes), policy.choose(request, rows, rng))
         mask, tokens = levels[0]
