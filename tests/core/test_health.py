@@ -211,11 +211,15 @@ def test_doubt_fades_when_nothing_confirms_it() -> None:
 
 
 def test_one_long_answer_is_no_slow_node() -> None:
-    patient = Patient()
-    slow = [patient.condition.timed(ratio, 0.0) for ratio in (1, 1, 50, 1, 1, 1, 50, 1)]
-    assert not any(slow)
-    slow = [patient.condition.timed(9.0, 0.0) for _ in range(SLOW_SAMPLES)]
-    assert slow == [False, True, True, True, True]
+    tokens = Patient().condition.first_tokens
+    for ratio in (1, 1, 50, 1, 1, 1, 50, 1):
+        tokens.observe(ratio)
+        assert tokens.typical <= 1
+    for _ in range(SLOW_SAMPLES):
+        tokens.observe(9.0)
+    assert tokens.typical == 9.0
+    tokens.forget()
+    assert tokens.typical == 0.0
 
 
 def test_a_new_node_warms_with_time_and_sooner_with_good_first_tokens() -> None:
@@ -225,7 +229,7 @@ def test_a_new_node_warms_with_time_and_sooner_with_good_first_tokens() -> None:
         while patient.state is Health.WARMING:
             patient.wait(1.0)
             for _ in range(5 if ratio else 0):
-                patient.condition.timed(ratio or 0.0, patient.now_s)
+                patient.condition.first_token(ratio or 0.0, patient.now_s)
     assert [round(patient.now_s) for patient in (slowly, soon, badly)] == [30, 10, 30]
 
 
@@ -285,7 +289,7 @@ def test_whatever_is_reported_every_step_is_in_the_table(
                 patient.now_s += seconds
                 condition.pass_time(patient.now_s)
             case "timed", float(ratio):
-                condition.timed(ratio, patient.now_s)
+                condition.first_token(ratio, patient.now_s)
             case "doubt", Cause() as cause:
                 condition.doubt(cause, "", patient.now_s)
             case "give_up", Cause() as cause:

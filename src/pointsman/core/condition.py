@@ -32,6 +32,26 @@ _RELATIVE = frozenset({Cause.SLOW, Cause.OVERDUE, Cause.QUEUE})
 _ANSWERED_BY_PROBES = frozenset({Cause.PROBES, Cause.UNREACHABLE})
 
 
+class Pacing:
+    """How many times as long as foreseen the last few of something took."""
+
+    __slots__ = ("_ratios",)
+
+    def __init__(self) -> None:
+        self._ratios: deque[float] = deque(maxlen=SLOW_SAMPLES)
+
+    def observe(self, ratio: float) -> None:
+        self._ratios.append(ratio)
+
+    def forget(self) -> None:
+        self._ratios.clear()
+
+    @property
+    def typical(self) -> float:
+        """Their median; 0 if too few are known."""
+        return median(self._ratios) if len(self._ratios) == SLOW_SAMPLES else 0.0
+
+
 class Condition:
     """One incarnation's health. Owned by its `Node`; `on_turn` hears of every step.
 
@@ -54,7 +74,8 @@ class Condition:
         self._broke_off = False  # the last failure was after a first byte
         self._probe_failures = 0
         self._probe_successes = 0
-        self._ratios: deque[float] = deque(maxlen=SLOW_SAMPLES)
+        self.first_tokens = Pacing()
+        self.decodes = Pacing()
         self.since_s = 0.0
         self._evidence_s = 0.0  # when something last spoke against it
         self._breaks = 0  # in succession, each longer than the last
@@ -188,21 +209,13 @@ class Condition:
         elif self._probe_failures >= self.rules.probe_failures_max - 1:
             self.doubt(Cause.PROBES, detail, now_s, PROBES_WEIGHT)
 
-    def timed(self, ratio: float, now_s: float) -> bool:
-        """An answer took `ratio` times as long as foreseen. Whether it takes long here now, if
-        it does not elsewhere."""
-        self._ratios.append(ratio)
+    def first_token(self, ratio: float, now_s: float) -> None:
+        """One came after `ratio` times as long as foreseen."""
+        self.first_tokens.observe(ratio)
         if self.state is Health.WARMING:
             as_foreseen = ratio <= self.rules.slow_factor / 2
             self._warming.first_token(now_s, as_foreseen=as_foreseen)
             self._warm(now_s)
-        return ratio > self.rules.slow_factor and self.typical_ratio > self.rules.slow_factor
-
-    @property
-    def typical_ratio(self) -> float:
-        """Of the last answers' times, how many times as long as foreseen; 0 if too few are
-        known."""
-        return median(self._ratios) if len(self._ratios) == SLOW_SAMPLES else 0.0
 
     # --- verdicts ----------------------------------------------------------------------
 
@@ -242,7 +255,8 @@ class Condition:
     def _try(self, now_s: float) -> None:
         self._trials.clear()
         self._clear_failures()
-        self._ratios.clear()
+        self.first_tokens.forget()
+        self.decodes.forget()
         self.is_choosy = True
         self.weight = SUSPECT_WEIGHT_MIN
         self._step(Step.TRY, Cause.TRIAL, self.detail, now_s)
@@ -255,7 +269,8 @@ class Condition:
         if warms is None:
             warms = self.state is Health.HALF_OPEN or not self._warming.over
         self._clear_failures()
-        self._ratios.clear()
+        self.first_tokens.forget()
+        self.decodes.forget()
         if not warms or not self.rules.slow_start_s:
             self._warming.warmth = self.weight = 1.0
             self._step(Step.RISE, cause, "", now_s)

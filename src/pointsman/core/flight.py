@@ -3,7 +3,7 @@
 from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.cluster import Node
 from pointsman.core.decision import Candidate
-from pointsman.core.errors import EndCause, FailureKind
+from pointsman.core.errors import EndCause
 from pointsman.core.events import IndexTrust, RecallCause
 from pointsman.core.placement import Attempt, Credit, Demand, Work
 from pointsman.core.request import Outcome, Request
@@ -67,22 +67,17 @@ class Flight:
     def request(self) -> Request:
         return self.attempt.request
 
-    def next_attempt(self, failed_as: FailureKind, *, avoids: bool = True) -> Attempt:
+    def next_attempt(self, *, avoids: bool = True) -> Attempt:
         """The same request, to be placed elsewhere; or, in time, where it was tried already."""
         before, node_id = self.attempt, self.node.id
         tried, avoided = (*before.tried, node_id), (*before.avoided, node_id) if avoids else ()
-        return Attempt(self.request, before.arrived_s, tried, avoided, before.recalls, failed_as)
+        return Attempt(self.request, before.arrived_s, tried, avoided, before.recalls)
 
     def recalled_attempt(self) -> Attempt:
         """The same request, taken back: it is to be placed anew, wherever that is best by then."""
         before = self.attempt
         return Attempt(
-            self.request,
-            before.arrived_s,
-            before.tried,
-            before.avoided,
-            before.recalls + 1,
-            before.failed_as,
+            self.request, before.arrived_s, before.tried, before.avoided, before.recalls + 1
         )
 
     def started(self, now_s: float) -> None:

@@ -16,20 +16,27 @@ listens there: one that breaks some of its answers serves the others. And at mos
 model's nodes are slow, overdue or stuck: if more seem so, it is the load, or the prediction.
 Failures count for as many as there are, for they are facts.
 
-A request that fails alike on two nodes is the one that is broken: it counts on neither.
+A request that fails alike on two nodes is the one that is broken: it counts on neither, and
+nowhere when its client sends it again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 from statistics import median
+from typing import NamedTuple
 
 from pointsman.core.busy import narrow
 from pointsman.core.cluster import Cluster, Node
+from pointsman.core.condition import Condition, Pacing
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import NodeSignals
 from pointsman.core.flight import Flight
 from pointsman.core.health import SERVING, Cause, Health
+from pointsman.core.ids import NodeId
 from pointsman.core.limits import (
     OVERDUE_MIN_S,
+    POISON_PROMPTS_MAX,
+    POISON_S,
     QUEUE_GROWTHS_MAX,
     QUEUE_LATE_S,
     SLOW_SHARE_MAX,
@@ -47,11 +54,24 @@ _BROKEN_OFF = {
 }
 
 
+class _FailedOn(NamedTuple):
+    """How a prompt failed, and where; None: on two nodes, so it is poison."""
+
+    kind: FailureKind
+    node_id: NodeId | None
+    at_s: float
+
+
+_FIRST_TOKENS = attrgetter("first_tokens")
+_DECODES = attrgetter("decodes")
+
+
 class Judge:
     """Changes the conditions of the cluster's nodes, and nothing else."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._failed: dict[int, _FailedOn] = {}  # by prompt
 
     # --- requests ----------------------------------------------------------------------
 
@@ -62,9 +82,15 @@ class Judge:
         condition = node.condition
         if condition.failures or condition.state is not Health.READY:
             condition.succeeded(now_s, whole=False)
+        if flight.attempt.tried:
+            self._failed.pop(flight.request.prompt.fingerprint(), None)  # it is not the prompt
         if flight.request.stream and flight.predicted.calibrated:
             foreseen_s = flight.predicted.first_token_s + SLOW_SLACK_S
-            self._timed(flight, (now_s - flight.placed_s) / foreseen_s, now_s)
+            ratio = (now_s - flight.placed_s) / foreseen_s
+            if flight.placed_s >= condition.since_s:
+                condition.first_token(ratio, now_s)
+                if ratio > node.rules.slow_factor:
+                    self._suspect(node, _FIRST_TOKENS, now_s)
 
     def ended(self, flight: Flight, outcome: Outcome, now_s: float) -> None:
         """It is over, some way other than by `failed`."""
@@ -87,14 +113,33 @@ class Judge:
         if kind is FailureKind.BUSY:
             narrow(flight.node, now_s)
             return
-        if kind in _MAY_BE_THE_REQUESTS and flight.attempt.failed_as is kind:
-            before = self._cluster.get(flight.attempt.tried[-1])
-            if before is not None:
-                before.condition.forgive(now_s)
-            return
         node = flight.node
+        if kind in _MAY_BE_THE_REQUESTS and self._is_poison(flight, kind, now_s):
+            return
         spared = kind is not FailureKind.UNREACHABLE and self._is_last(node)
         node.condition.failed(kind, now_s, spared=spared, began=False)
+
+    def _is_poison(self, flight: Flight, kind: FailureKind, now_s: float) -> bool:
+        """Whether its prompt failed like this before on another node, which is forgiven then."""
+        prompt, here = flight.request.prompt.fingerprint(), flight.node.id
+        before = self._failed.pop(prompt, None)
+        known = before is not None and now_s - before.at_s <= POISON_S and before.kind is kind
+        if not prompt or before is None or not known:
+            self._remember(prompt, _FailedOn(kind, here, now_s))
+            return False
+        if before.node_id == here:
+            self._remember(prompt, before)
+            return False
+        node = None if before.node_id is None else self._cluster.get(before.node_id)
+        if node is not None:
+            node.condition.forgive(now_s)
+        self._remember(prompt, _FailedOn(kind, None, now_s))
+        return True
+
+    def _remember(self, prompt: int, failed: _FailedOn) -> None:
+        self._failed[prompt] = failed
+        if len(self._failed) > POISON_PROMPTS_MAX:
+            del self._failed[next(iter(self._failed))]
 
     def _decoded(self, flight: Flight, outcome: Outcome, now_s: float) -> None:
         """How long its tokens took, against what was foreseen for so many."""
@@ -103,26 +148,24 @@ class Judge:
         known = predicted.calibrated and flight.started_s is not None and outcome.streamed
         if not known or got < 2 or not tokens:
             return
-        decode_s = (outcome.decode_s or 0.0) - flight.stalled_s
+        node, decode_s = flight.node, (outcome.decode_s or 0.0) - flight.stalled_s
         foreseen_s = predicted.decode_s * got / tokens + SLOW_SLACK_S
-        self._timed(flight, max(decode_s, 0.0) / foreseen_s, now_s)
+        ratio = max(decode_s, 0.0) / foreseen_s
+        if flight.placed_s >= node.condition.since_s:
+            node.condition.decodes.observe(ratio)
+            if ratio > node.rules.slow_factor:
+                self._suspect(node, _DECODES, now_s)
 
-    def _timed(self, flight: Flight, ratio: float, now_s: float) -> None:
-        """What was placed before the node last turned says nothing of how it is now."""
-        node = flight.node
-        if flight.placed_s < node.condition.since_s or not node.condition.timed(ratio, now_s):
-            return
-        typical = node.condition.typical_ratio
-        factor = self._beside_peers(node, typical)
+    def _suspect(self, node: Node, of: Callable[[Condition], Pacing], now_s: float) -> None:
+        """Its last one took long. What was placed before it last turned is not among them: that
+        says nothing of how it is now."""
+        typical = of(node.condition).typical
+        ratios = [of(peer.condition).typical for peer in self._peers(node)]
+        known = [ratio for ratio in ratios if ratio > 0]
+        factor = typical / max(1.0, median(known)) if known else 0.0
         if factor > node.rules.slow_factor and self._may_be_relative(node):
             detail = f"answers take {typical:.1f} times as long as foreseen"
             node.condition.doubt(Cause.SLOW, detail, now_s, weight=1.0 / factor)
-
-    def _beside_peers(self, node: Node, ratio: float) -> float:
-        """How many times its peers' ratio; 0 where there are none to compare with."""
-        ratios = [peer.condition.typical_ratio for peer in self._peers(node)]
-        known = [each for each in ratios if each > 0]
-        return ratio / max(1.0, median(known)) if known else 0.0
 
     # --- what is told of nodes ---------------------------------------------------------
 

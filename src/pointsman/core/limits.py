@@ -145,6 +145,11 @@ FAILURES_WITHIN_S = 10.0
 """Failures in a row count as one trouble when they are this close together. Twice as many in a
 row are one whatever the time between them: a quiet cluster has broken engines, too."""
 
+POISON_PROMPTS_MAX = 256
+POISON_S = 60.0
+"""Prompts that failed, remembered for a minute to tell whether they or the nodes are broken: a
+client's SDK sends one again within seconds."""
+
 OPEN_S = 5.0
 OPEN_S_MAX = 60.0
 """A node that failed stays out for this long, twice as long each time it fails again, up to a

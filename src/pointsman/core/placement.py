@@ -7,21 +7,20 @@ import msgspec
 
 from pointsman.core.blocks import Unit
 from pointsman.core.decision import Candidate
-from pointsman.core.errors import FailureKind, Reason
+from pointsman.core.errors import Reason
 from pointsman.core.ids import BlockHash, NodeId, RequestId, Slot
 from pointsman.core.request import Request
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
     """One try to place a request: since when it is here, the nodes it failed on, those that are
-    left out this time, how often it was taken back from one, and how it failed on the last."""
+    left out this time, and how often it was taken back from one."""
 
     request: Request
     arrived_s: float
     tried: tuple[NodeId, ...] = ()
     avoided: tuple[NodeId, ...] = ()
     recalls: int = 0
-    failed_as: FailureKind | None = None
 
 
 class Demand(msgspec.Struct, frozen=True, gc=False):

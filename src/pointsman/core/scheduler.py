@@ -203,11 +203,11 @@ class Scheduler:
         return [self._place(attempt, route, now_s), *self._retry_held(now_s)]
 
     def _place_again(self, flight: Flight, kind: FailureKind, now_s: float) -> Effect:
-        attempt, reason = flight.next_attempt(kind), FAILURE_REASONS[kind]
+        attempt, reason = flight.next_attempt(), FAILURE_REASONS[kind]
         route = self._route(attempt, now_s)
         is_placed, may_wait = isinstance(route.answer, Choice), False
         if kind is FailureKind.BUSY and not is_placed:  # then wait until one of them has room
-            attempt = flight.next_attempt(kind, avoids=False)
+            attempt = flight.next_attempt(avoids=False)
             route = self._route(attempt, now_s)
             may_wait = not self._held.full and not isinstance(route.answer, Refusal)
         refusal = Refusal(reason, ANSWERS[reason].message)
