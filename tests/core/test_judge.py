@@ -21,6 +21,7 @@ from pointsman.core.limits import (
     POISON_S,
     PRIORITY_LOW,
     QUEUE_GROWTHS_MAX,
+    SLOW_SAMPLES,
     SLOW_START_S,
     HealthRules,
 )
@@ -246,11 +247,11 @@ def test_where_only_doubted_nodes_are_left_they_take_everything() -> None:
 
 def test_a_node_that_takes_much_longer_than_foreseen_is_suspected_if_its_peers_do_not() -> None:
     ward = Ward("a", "b", "c")
-    for _ in range(5):
+    for _ in range(SLOW_SAMPLES):
         for name in "abc":
             ward.answer(name, 0.05)
     assert ward.turns == []
-    for _ in range(5):
+    for _ in range(SLOW_SAMPLES):
         ward.answer("a", 1.0)
     assert (ward.health("a"), ward.view("a").health_cause) == (Health.SUSPECT, Cause.SLOW)
     assert 0 < ward.view("a").weight < 0.5
@@ -259,10 +260,10 @@ def test_a_node_that_takes_much_longer_than_foreseen_is_suspected_if_its_peers_d
 
 def test_slow_decoding_is_seen_too() -> None:
     ward = Ward("a", "b", "c")
-    for _ in range(5):
+    for _ in range(SLOW_SAMPLES):
         for name in "abc":
             ward.answer(name, 0.05)
-    for _ in range(6):
+    for _ in range(SLOW_SAMPLES):
         ward.answer("a", 0.05, decode_s=30.0)
     assert ward.health("a") is Health.SUSPECT
 
@@ -277,10 +278,10 @@ def test_when_all_are_slow_it_is_the_load_and_nobody_is_suspected() -> None:
 
 def test_at_most_half_of_the_nodes_are_found_slow() -> None:
     ward = Ward("a", "b", "c", "d", "e", suspect_s=1e6)
-    for _ in range(5):
+    for _ in range(SLOW_SAMPLES):
         for name in "abcde":
             ward.answer(name, 0.05)
-    for _ in range(5):
+    for _ in range(SLOW_SAMPLES):
         for name in "abcd":
             ward.answer(name, 5.0)
     suspects = [name for name in "abcde" if ward.health(name) is Health.SUSPECT]

@@ -304,7 +304,7 @@ class Condition:
             self._breaks += 1
             self._try(now_s)
         elif quiet_s >= self.rules.suspect_s and not self._probe_failures:
-            self._return(now_s, Cause.RECOVERED)
+            self._return(now_s, Cause.RECOVERED, warms=self.cause is Cause.SLOW or None)
 
     def _warm(self, now_s: float) -> None:
         self.weight = self._warming.weight

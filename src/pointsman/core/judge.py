@@ -159,13 +159,17 @@ class Judge:
     def _suspect(self, node: Node, of: Callable[[Condition], Pacing], now_s: float) -> None:
         """Its last one took long. What was placed before it last turned is not among them: that
         says nothing of how it is now."""
-        typical = of(node.condition).typical
+        condition = node.condition
+        if condition.state is Health.SUSPECT and condition.cause is Cause.SLOW:
+            condition.doubt(Cause.SLOW, condition.detail, now_s, weight=condition.weight)
+            return  # one is enough to go on doubting
+        typical = of(condition).typical
         ratios = [of(peer.condition).typical for peer in self._peers(node)]
         known = [ratio for ratio in ratios if ratio > 0]
         factor = typical / max(1.0, median(known)) if known else 0.0
         if factor > node.rules.slow_factor and self._may_be_relative(node):
             detail = f"answers take {typical:.1f} times as long as foreseen"
-            node.condition.doubt(Cause.SLOW, detail, now_s, weight=1.0 / factor)
+            condition.doubt(Cause.SLOW, detail, now_s, weight=1.0 / factor)
 
     # --- what is told of nodes ---------------------------------------------------------
 

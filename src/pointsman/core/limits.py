@@ -176,11 +176,11 @@ SHARE_MIN = 4
 load there is nothing to share, and a session finds its node."""
 
 SLOW_FACTOR = 3.0
-SLOW_SAMPLES = 5
+SLOW_SAMPLES = 7
 SLOW_SLACK_S = 0.05
 """A node is slow when the median of its last answers took three times as long as foreseen, 50 ms
 allowed to each: predictions of first tokens are off by half under load, and one long answer is not
-the median of five."""
+the median of seven."""
 
 SLOW_SHARE_MAX = 0.5
 """At most half of a model's nodes are found slow, late or stuck: if more are, it is the load, the
