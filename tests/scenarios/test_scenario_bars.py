@@ -1,7 +1,7 @@
 """The scenarios of bench/scenarios, one seed each: what they are to show, they show.
 
-`make scenarios` runs them in full. A bar that is missed here is a mechanism that is broken, or a
-scenario that is too close to its bar: see the numbers with
+`make scenarios` runs them in full, with their controls. A bar that is missed here is a mechanism
+that is broken, or a scenario that is too close to its bar: see the numbers with
 `pointsman replay bench/scenarios/NAME.yaml --seed 0 --html out/NAME.html`.
 """
 
@@ -42,8 +42,8 @@ SHORT_OF: dict[str, frozenset[str]] = {
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_bars_are_kept(path: Path) -> None:
-    arguments = [str(path), "--seed", "0", "--no-oracle", "--jobs", "1", "--json", "-"]
-    result = CliRunner().invoke(replay, arguments)
+    options = ("--policy", "marginal_cost", "--seed", "0", "--no-oracle", "--jobs", "1")
+    result = CliRunner().invoke(replay, [str(path), *options, "--json", "-"])
     assert result.stdout, result.stderr
     verdicts = json.loads(result.stdout)["expectations"]
     assert verdicts, "a scenario without a bar shows nothing"

@@ -7,7 +7,7 @@ from pointsman.report.replay.numbers import RunNumbers
 from pointsman.report.replay.verdict import Verdict
 from pointsman.report.rows import UNKNOWN, count, percent, rate, seconds
 
-VERDICT_HEADS = ("", "scenario", "policy", "measure", "value", "against", "bar", "ratio")
+VERDICT_HEADS = ("", "scenario", "measure", "value", "bar", "ratio", "against")
 CLASS_HEADS = (
     *("policy", "window", "class", "requests", "refused", "lost", "in SLO"),
     *("TTFT p50", "TTFT p95", "TTFT p99", "tries"),
@@ -21,16 +21,14 @@ def verdict_row(verdict: Verdict) -> tuple[str, ...]:
     against = "" if verdict.reference is None else show(verdict.reference)
     if verdict.against:
         against += f" ({verdict.against})"
-    ratio = "" if verdict.ratio is None else f"{verdict.ratio:.3g}"
     return (
         KEPT if verdict.kept else MISSED,
-        verdict.scenario,
-        verdict.policy,
+        verdict.scenario + (f", {verdict.policy}" if verdict.policy_named else ""),
         verdict.measure,
         show(verdict.value),
-        against,
         verdict.bar,
-        ratio,
+        "" if verdict.ratio is None else f"{verdict.ratio:.3g}",
+        against,
     )
 
 

@@ -96,7 +96,7 @@ def _verdict(
         against = ", ".join(
             name
             for name, differs in (
-                (base.key, base.key != expectation.measure.key),
+                (_differing(expectation.measure, base), base.key != expectation.measure.key),
                 (other.name, other.name != report.name),
                 (other_policy, other_policy != policy),
             )
@@ -112,7 +112,13 @@ def _verdict(
         reference=reference,
         ratio=ratio if times is not None else None,
         against=against,
+        policy_named=expectation.policy is not None,
     )
+
+
+def _differing(measure: Measure, base: Measure) -> str:
+    """What to call `base` beside `measure`: by its subset where only that differs."""
+    return str(base.of) or "all" if base.metric == measure.metric else base.key
 
 
 def _mean(report: ScenarioReport, policy: str, measure: Measure) -> float | None:

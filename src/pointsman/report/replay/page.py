@@ -69,8 +69,8 @@ def _bars(study: Study) -> str:
     for verdict in study.verdicts:
         mark, *rest = map(escape, verdict_row(verdict))
         tone = "good" if verdict.kept else "bad"
-        cells = [f'<td class="left">{cell}</td>' for cell in rest[:3]]
-        cells += [f"<td>{cell}</td>" for cell in rest[3:]]
+        cells = [f'<td class="left">{cell}</td>' for cell in rest[:2]]
+        cells += [f"<td>{cell}</td>" for cell in rest[2:]]
         rows.append([f'<td class="best {tone}">{mark}</td>', *cells])
     kept = sum(verdict.kept for verdict in study.verdicts)
     return (

@@ -127,7 +127,9 @@ def _waits(axes: Any, timeline: Timeline, names: Sequence[str]) -> None:
             [at_s for at_s, _ in known],
             [s for _, s in known],
             color=SERIES[names.index(line.name)],
-            linewidth=1.5,
+            linewidth=1.5 if len(known) > len(middles) / 2 else 0,
+            marker="" if len(known) > len(middles) / 2 else "o",
+            markersize=3,
             label=line.name or "all",
         )
 
@@ -163,6 +165,9 @@ def _failures(axes: Any, timeline: Timeline, names: Sequence[str]) -> None:
             label=line.cause,
         )
         below = [low + rate for low, rate in zip(below, line.rate_rps, strict=True)]
+    if not lines:
+        middle = {"transform": axes.transAxes, "ha": "center", "va": "center"}
+        axes.text(0.5, 0.5, "none", color=INK, fontsize=8, **middle)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} /s")
 

@@ -13,12 +13,9 @@ BINS = 80
 REASONS_MAX = 6
 """Reasons told apart; the rest is `other`."""
 
-REQUESTS_MIN = 3
-"""Of a bin's class, for its wait to be more than one request's luck."""
-
 
 class WaitLine(msgspec.Struct, frozen=True, kw_only=True):
-    """The 95th percentile of the TTFT of a class, bin by bin; None where there are too few."""
+    """The 95th percentile of the TTFT of a class, bin by bin; None where there is none."""
 
     name: str
     ttft_s: tuple[float | None, ...]
@@ -68,7 +65,7 @@ def _wait(name: str, kind: str, binned: Sequence[Sequence[RequestRecord]]) -> Wa
             for record in part
             if record.outcome is Outcome.OK and (not kind or KINDS[kind](record) == name)
         ]
-        found = quantiles(own) if len(own) >= REQUESTS_MIN else None
+        found = quantiles(own)
         return None if found is None else found.p95
 
     return WaitLine(name=name, ttft_s=tuple(p95_s(part) for part in binned))
