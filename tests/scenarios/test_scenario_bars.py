@@ -16,7 +16,6 @@ from pointsman.cli.replay import replay
 FILES = sorted((Path(__file__).parents[2] / "bench" / "scenarios").glob("*.yaml"))
 
 SHORT_OF: dict[str, frozenset[str]] = {
-    "hot-prefix": frozenset({"hot prefix: load_deviation (steady)"}),
     "long-context": frozenset({"long-context flood: ttft_s.p95 (short)"}),
     "node-faults": frozenset(
         {
@@ -35,7 +34,6 @@ SHORT_OF: dict[str, frozenset[str]] = {
     "retry-storm": frozenset(
         {"retry storm: amplification", "retry storm: ttft_s.p95 (patient, storm)"}
     ),
-    "scale-out": frozenset({"scale-out: ttft_s.p99 (joining)"}),
 }
 """Bars, by file, that are missed so far."""
 
