@@ -8,6 +8,7 @@ from tests.support.cluster import running_cluster
 from tests.support.raw_cluster import RawCluster, raw_cluster
 from tests.support.upstreams import OK_BODY, Served, answer_ok, post
 
+BROKEN = b'{"error":{"message":"Internal server error","code":500}}'
 TOO_LONG = b'{"error":{"message":"This model\'s maximum context length is 8 tokens","code":400}}'
 
 
@@ -19,9 +20,8 @@ async def refuse_the_long(served: Served) -> None:
 
 
 async def choke_on_the_long(served: Served) -> None:
-    """As vLLM did for a while: the client's fault, told as its own."""
     if len(served.body) > 1_000:
-        await served.reply(500, TOO_LONG)
+        await served.reply(500, BROKEN)
     else:
         await answer_ok(served)
 
@@ -46,6 +46,23 @@ async def test_bad_requests_never_count_against_an_engine() -> None:
         assert min(len(cluster.posts(0)), len(cluster.posts(1))) > 4, "both are used"
 
 
+async def blame_itself(served: Served) -> None:
+    """As vLLM did for a while: the client's fault, told as its own."""
+    if len(served.body) > 1_000:
+        await served.reply(500, TOO_LONG)
+    else:
+        await answer_ok(served)
+
+
+async def test_an_engine_that_blames_itself_for_a_long_prompt_is_not_believed() -> None:
+    async with raw_cluster(blame_itself, blame_itself) as cluster:
+        for count in range(1, 8):
+            answer = await cluster.ask(LONG)
+            assert (answer.status, answer.body) == (400, TOO_LONG), "clients repeat a 500"
+            assert len(cluster.posts(0)) + len(cluster.posts(1)) == count, "asked once each"
+        assert all_ready(cluster)
+
+
 async def test_prompts_that_are_too_long_leave_the_simulated_engines_in_service() -> None:
     async with running_cluster(2, max_model_len=64) as cluster:
         for _ in range(20):
@@ -63,7 +80,7 @@ async def test_a_poison_request_takes_no_engine_out_of_service() -> None:
     async with raw_cluster(choke_on_the_long, choke_on_the_long, choke_on_the_long) as cluster:
         for count in range(1, 8):
             answer = await cluster.ask(LONG)
-            assert (answer.status, answer.body) == (500, TOO_LONG)
+            assert (answer.status, answer.body) == (500, BROKEN)
             asked = sum(len(cluster.posts(number)) for number in range(3))
             assert asked <= 2 * count, "two engines each time, and no more"
         assert all_ready(cluster)

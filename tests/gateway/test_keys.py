@@ -189,6 +189,7 @@ async def test_a_key_sees_the_models_that_it_may_use(
         (BODY, ("X-Pointsman-Priority: -50",), -50),
         (b'{"model":"m","prompt":"x","service_tier":"priority"}', (), -10),
         (b'{"model":"m","prompt":"x","priority":20}', (), -20),
+        (b'{"model":"m","prompt":"x","priority":5}', ("X-Vllm-Priority: 30",), -30),
     ],
 )
 async def test_a_priority_is_lowered_to_the_keys_ceiling(
@@ -199,12 +200,18 @@ async def test_a_priority_is_lowered_to_the_keys_ceiling(
         assert it.placer.order[0].request.priority == priority
 
 
-async def test_a_body_that_would_jump_the_engines_queue_is_refused() -> None:
-    """vLLM reads the field itself, and bodies are not rewritten."""
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        (b'{"model":"m","prompt":"x","priority":-5}', "X-Pointsman-Priority: 0"),
+        (BODY, "X-Vllm-Priority: -5"),
+        (b'{"model":"m","prompt":"x","priority":5}', "x-vllm-priority: -5\r\nX-Vllm-Priority: 5"),
+    ],
+)
+async def test_who_would_jump_the_engines_queue_is_refused(body: bytes, line: str) -> None:
+    """vLLM reads field and header itself, and bodies are not rewritten."""
     async with rig(answer_ok, options=guarded(priority_max=0)) as it:
-        answer = await ask(
-            it, b'{"model":"m","prompt":"x","priority":-5}', "X-Pointsman-Priority: 0"
-        )
+        answer = await ask(it, body, line)
         assert (answer.status, code(answer)) == (403, "priority_not_allowed")
         assert "'priority' of 0 or more" in answer.body.decode()
 

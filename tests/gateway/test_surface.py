@@ -201,6 +201,14 @@ async def test_the_clients_authorization_is_handed_on_as_configured(
 # --- ids and other headers ------------------------------------------------------------------------
 
 
+async def test_vllms_own_priority_is_handed_on_and_meant_here_too() -> None:
+    async with rig(answer_ok) as it:
+        for value, priority in (("-7", 7), ("soon", 0)):
+            await it.ask(post("/v1/completions", BODY, f"X-Vllm-Priority: {value}"))
+            assert it.engine.served[-1].header("x-vllm-priority") == value
+            assert it.placer.order[-1].request.priority == priority
+
+
 async def test_a_usable_request_id_is_the_same_everywhere() -> None:
     async with rig(answer_ok) as it:
         answer = await it.ask(post("/v1/completions", BODY, "X-Request-Id: abc-123.X_y"))

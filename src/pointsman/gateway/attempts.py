@@ -9,6 +9,7 @@ from pointsman.gateway.upstream import NodePool, UpstreamConnection
 from pointsman.wire.sse import SseScanner
 
 _ERROR_EVENTS = (b'data: {"error":', b'data: {"object":"error"')
+_TOO_LONG = (b"maximum context length", b"maximum model length", b"context_length_exceeded")
 _BUSY_WORDS = (b"busy", b"queue", b"overload", b"capacity", b"saturated")
 
 
@@ -46,6 +47,19 @@ def is_stillborn(upstream: UpstreamConnection) -> bool:
         and upstream.pieces[0].startswith(_ERROR_EVENTS)
         and is_event_stream(upstream.content_type)
     )
+
+
+def error_verdict(upstream: UpstreamConnection) -> tuple[bool, int]:
+    """Whether another node may do better than this error, which is here as a whole, and the
+    status that its client is to see. vLLM used to say 500 of a prompt that is too long: clients
+    would send it again and again, and engines look broken."""
+    if upstream.status == 500 and _says_too_long(b"".join(upstream.pieces).lower()):
+        return False, 400
+    return is_retriable(upstream.status) or is_stillborn(upstream), upstream.status
+
+
+def _says_too_long(said: bytes) -> bool:
+    return any(words in said for words in _TOO_LONG)
 
 
 def keeps_answer(

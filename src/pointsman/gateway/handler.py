@@ -17,9 +17,8 @@ from pointsman.gateway.arrival import Arrival
 from pointsman.gateway.attempts import (
     engine_head,
     error_cause,
+    error_verdict,
     failure_kind,
-    is_retriable,
-    is_stillborn,
     is_too_long,
     keeps_answer,
     reply_cause,
@@ -251,10 +250,10 @@ class Handler:
             self._attempt_failed(FailureKind.BROKEN)
 
     def _answered_with_error(self, upstream: UpstreamConnection) -> None:
-        is_failure = is_retriable(upstream.status) or is_stillborn(upstream)
+        is_failure, status = error_verdict(upstream)
         body = upstream.take()
         kind = failure_kind(upstream, body)
-        kept = EngineAnswer(upstream.status, upstream.headers, body, kind)
+        kept = EngineAnswer(status, upstream.headers, body, kind)
         self._upstream = None
         upstream.release(self._shared.now_s())
         if is_failure:

@@ -56,6 +56,7 @@ _REQUEST_FIELDS: Final = frozenset(
         b"origin",
         b"access-control-request-headers",
         b"idempotency-key",
+        b"x-vllm-priority",
     }
 )
 """Fields that are not simply forwarded."""
@@ -66,7 +67,8 @@ class RequestHead:
 
     `path` is without the query, `target` with it; both without the authority of an absolute
     form. `hints` are the x-pointsman-* fields by the rest of their name, None if there are
-    none. `request_id` is the client's if it is usable, else empty.
+    none. `request_id` is the client's if it is usable, else empty. `engine_priority` is forwarded
+    all the same: what vLLM takes before the body's.
     """
 
     content_length = 0
@@ -80,6 +82,7 @@ class RequestHead:
     preflight_headers = b""
     request_id = ""
     idempotency_key = b""
+    engine_priority = b""
     hints: dict[bytes, bytes] | None = None
 
     def __init__(self, method: bytes, target: bytes, *, is_http_10: bool, keep_alive: bool) -> None:
@@ -146,6 +149,9 @@ class RequestHead:
                 self.preflight_headers = value
             case b"idempotency-key":
                 self.idempotency_key = value
+            case b"x-vllm-priority" if not self.engine_priority:  # vLLM goes by the first
+                self.engine_priority = value
+                self.forward += (lower, b": ", value, b"\r\n")
             case _:
                 pass  # hop-by-hop
 

@@ -81,7 +81,16 @@ def routing_fields(endpoint: Endpoint, head: RequestHead, body: bytes) -> Routin
     if fields.model is not None and len(fields.model) > _MODEL_CHARS_MAX:
         message = f"'model' is longer than {_MODEL_CHARS_MAX} characters. Send a model's name."
         raise BadRequest(message, "model", "invalid_value")
-    return fields
+    return _with_engines_priority(fields, head) if head.engine_priority else fields
+
+
+def _with_engines_priority(fields: RoutingFields, head: RequestHead) -> RoutingFields:
+    """vLLM takes its header before the body's field; what is no number it refuses itself."""
+    try:
+        priority = int(head.engine_priority)
+    except ValueError:
+        return fields
+    return msgspec.structs.replace(fields, priority=priority)
 
 
 def core_request(
