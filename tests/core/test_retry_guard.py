@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from pointsman.core.admission.amplification import HALF_LIFE_S, Amplification
 from pointsman.core.admission.pressure import JITTER, PRESSURE_S_MAX, Pressure, spread_s
-from pointsman.core.admission.retry_guard import STRIKES_MAX, RetryGuard
+from pointsman.core.admission.remembered import STRIKES_MAX
+from pointsman.core.admission.retry_guard import RetryGuard
 from pointsman.core.errors import EndCause, Reason
 from pointsman.core.limits import (
     CLIENTS_REMEMBERED_MAX,
@@ -107,7 +108,7 @@ def test_a_burst_of_equal_requests_is_one_strike() -> None:
         it.send("a", "x")
     assert it.told_s <= 2.0 * (1.0 + PRESSURE_S_MAX) * (1 + JITTER)
     (turned,) = it.guard._turned.values()
-    assert turned.strikes == 1.0
+    assert turned.strikes(it.now_s, 30.0) == 1.0
 
 
 def test_another_request_of_the_same_client_is_served_as_anybody() -> None:
@@ -239,6 +240,39 @@ def test_a_busy_client_that_was_busy_before_goes_on_as_before() -> None:
     for number in range(3_000):
         assert it.send("a", f"since {number}") is None
         it.now_s += 0.01
+
+
+def test_a_client_that_hardly_ever_waits_is_refused_as_a_whole() -> None:
+    it = Guarded()
+    for number in range(5):
+        it.send("a", f"x {number}")
+        it.send("a", f"x {number}")
+    assert it.send("a", "new") is Reason.RETRY_STORM
+    assert it.send("b", "new") is None
+    it.room = True
+    assert it.send("a", "other") is None
+
+
+def test_one_in_a_hurry_does_not_make_all_others_at_its_address_so() -> None:
+    it = Guarded()
+    for number in range(20):
+        it.send("nat", "in a hurry")
+        it.send("nat", f"calm {number}")
+        it.now_s += 0.2
+    assert it.send("nat", "new") is None
+
+
+def test_a_client_that_begins_to_wait_is_soon_served_as_anybody() -> None:
+    it = Guarded()
+    for number in range(4):
+        it.send("a", f"x {number}")
+        it.send("a", f"x {number}")
+    assert it.send("a", "first") is Reason.RETRY_STORM
+    it.now_s += it.told_s
+    assert it.send("a", "first") is None
+    for number in range(3):
+        it.send("a", f"y {number}")
+    assert it.send("a", "new") is None
 
 
 def test_who_waited_is_let_in_even_if_the_client_as_a_whole_storms() -> None:

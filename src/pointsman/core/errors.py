@@ -111,9 +111,7 @@ ANSWERS: dict[Reason, Answer] = {
     Reason.RETRY_EARLY: Answer(
         429, _RATE, "The request was refused and came back before its Retry-After.", 1
     ),
-    Reason.RETRY_STORM: Answer(
-        429, _RATE, "The client was refused and sends more instead of waiting.", 1
-    ),
+    Reason.RETRY_STORM: Answer(429, _RATE, "The client was refused and does not wait as told.", 1),
     Reason.SUPERSEDED: Answer(
         409,
         _INVALID,

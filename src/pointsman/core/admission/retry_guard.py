@@ -8,8 +8,8 @@ again: the Retry-After that it was told, or a moment after its client gave up by
 - The same request, back too early, gets a strike and a longer Retry-After, and is refused
   without being routed. Another request of the same client is not: a key or an address may be
   many people.
-- A client whose requests all differ is known by its rate. Told to wait, it may go on at the rate
-  that it had before and a half more; what exceeds that is refused.
+- A client is refused as a whole only where nearly all of what was turned away came back too early,
+  or, where its requests all differ, what exceeds the rate that it had before by a half.
 - Strikes halve over time. Who waits as told is served as anybody, and while there is room
   everybody is, so that no capacity is lost to a penalty.
 
@@ -24,39 +24,21 @@ from typing import Final
 
 from pointsman.core.admission.amplification import Amplification
 from pointsman.core.admission.pressure import Pressure, spread_s
+from pointsman.core.admission.remembered import Sender, TurnedAway
 from pointsman.core.errors import ANSWERS, EndCause, Reason
 from pointsman.core.limits import (
     CLIENTS_REMEMBERED_MAX,
     REFUSALS_REMEMBERED_MAX,
-    RETRY_AFTER_MAX_S,
     GuardRules,
 )
 from pointsman.core.placement import Refusal
 from pointsman.core.request import Outcome, Request
-
-STRIKES_MAX: Final = 6
-"""Each strike doubles the wait; more than this many would pass any bound on it."""
-
-_STRIKE_GAP_S: Final = 1.0
-"""Strikes come no faster: a burst of equal requests that were refused together is one mistake."""
 
 _EARLY_SHARE: Final = 0.9
 """Of the wait that was told: clocks differ, and some clients' jitter takes a little off."""
 
 _GAVE_UP_WAIT_S: Final = 0.3
 """Who gave up by itself was told nothing: the openai client's own pause is 0.4 to 0.5 s."""
-
-_RATE_MIN: Final = 10.0
-"""Requests a second that any client may send while it is told to wait."""
-
-_RATE_GROWTH: Final = 1.5
-"""That a client's traffic may grow while it is told to wait."""
-
-_BURST: Final = 50.0
-"""Requests that it may send at once then."""
-
-_RATE_HALF_LIFE_S: Final = 30.0
-_PER_S: Final = 0.6931471805599453 / _RATE_HALF_LIFE_S  # ln 2: a faded count as a rate
 
 _CLIENT_GONE: Final = EndCause.CLIENT_GONE
 _TIMEOUT: Final = EndCause.TIMEOUT
@@ -83,8 +65,8 @@ class RetryGuard:
         self._rng = Random(f"retry guard {seed}")
         self._pressure = Pressure()
         # A plain dict looks for its first key through all that were taken out before it.
-        self._turned: OrderedDict[_Key, _Turned] = OrderedDict()  # in order of `noted_s`
-        self._clients: OrderedDict[str, _Client] = OrderedDict()  # in order of last arrival
+        self._turned: OrderedDict[_Key, TurnedAway] = OrderedDict()  # in order of `noted_s`
+        self._clients: OrderedDict[str, Sender] = OrderedDict()  # in order of last arrival
 
     def apply(self, rules: GuardRules) -> None:
         """Go by these from here on; strikes stay."""
@@ -98,12 +80,12 @@ class RetryGuard:
         if not request.client:
             return None
         client = self._client(request.client, now_s)
-        if not client.is_watched(now_s, self._rules.memory_s):
+        if now_s - client.noted_s > self._rules.memory_s:
             client.came_in_calm(now_s)
             return None
         turned = self._repeated(request, now_s)
         if turned is not None:
-            return self._early(request, turned, now_s)
+            return self._early(request, turned, client, now_s)
         return self._too_many(request, client, now_s)
 
     def placed(self, request: Request, now_s: float, *, again: bool) -> None:
@@ -127,10 +109,10 @@ class RetryGuard:
         client = self._clients.get(request.client)
         if reason is not Reason.RETRY_EARLY and reason is not Reason.RETRY_STORM:
             self._pressure.refused(now_s)
-        culprit: _Account | None = client if reason is Reason.RETRY_STORM else turned
-        strikes = 0.0 if culprit is None else self._strikes(culprit, now_s)
         wait_s = max(wait_s, self._pressure.wait_s(least_s, now_s))
-        wait_s = max(wait_s, min(self._rules.penalty_s_max, wait_s * exp2(strikes)))
+        if turned is not None:
+            grown_s = wait_s * exp2(turned.strikes(now_s, self._rules.strike_half_life_s))
+            wait_s = max(wait_s, min(self._rules.penalty_s_max, grown_s))
         told_s = spread_s(wait_s, self._rng)
         # An engine that was asked may have told the client a wait of its own.
         from_s = now_s + _EARLY_SHARE * (least_s if ran else told_s)
@@ -146,15 +128,16 @@ class RetryGuard:
         if turned is None:
             return
         turned.times_given_up += 1
+        half_life_s = self._rules.strike_half_life_s
         if turned.times_given_up > 1:
-            self._strike(turned, now_s)
-        wait_s = _GAVE_UP_WAIT_S * exp2(self._strikes(turned, now_s))
+            turned.strike(now_s, half_life_s)
+        wait_s = _GAVE_UP_WAIT_S * exp2(turned.strikes(now_s, half_life_s))
         client = self._clients.get(request.client)
         self._keep_away(turned, client, now_s + min(wait_s, self._rules.penalty_s_max))
 
     # --- verdicts -----------------------------------------------------------------------
 
-    def _repeated(self, request: Request, now_s: float) -> "_Turned | None":
+    def _repeated(self, request: Request, now_s: float) -> TurnedAway | None:
         """What is remembered of the request if it comes again; each refusal explains one
         arrival, so that a prompt that is simply sent often is no repeat."""
         turned = self._turned.get(_key(request)) if self._turned else None
@@ -168,54 +151,52 @@ class RetryGuard:
             self.repeats_after_refusal += 1
         return turned
 
-    def _early(self, request: Request, turned: "_Turned", now_s: float) -> Refusal | None:
+    def _early(
+        self, request: Request, turned: TurnedAway, client: Sender, now_s: float
+    ) -> Refusal | None:
         if now_s >= turned.until_s or not self._punishes(request, now_s):
             return None
-        self._strike(turned, now_s)
+        half_life_s = self._rules.strike_half_life_s
+        turned.strike(now_s, half_life_s)
+        if not turned.was_early:
+            turned.was_early = True
+            client.came_early(now_s, half_life_s)
         self.penalties += 1
         return Refusal(Reason.RETRY_EARLY, ANSWERS[Reason.RETRY_EARLY].message)
 
-    def _too_many(self, request: Request, client: "_Client", now_s: float) -> Refusal | None:
-        """Whether the client sends so much more than before that it must be retrying."""
-        if client.until_s <= now_s:
+    def _too_many(self, request: Request, client: Sender, now_s: float) -> Refusal | None:
+        """Whether the client as a whole is in a hurry: it hardly ever waits, or it sends so much
+        more than before that it must be retrying."""
+        is_hasty = client.is_hasty(now_s, self._rules.strike_half_life_s)
+        if client.until_s <= now_s and not is_hasty:
             client.came_in_calm(now_s)
             return None
-        if client.may_send(now_s) or not self._punishes(request, now_s):
+        exceeds = is_hasty or not client.may_send(now_s)
+        if not exceeds or not self._punishes(request, now_s):
             return None
-        self._strike(client, now_s)
         self.penalties += 1
         return Refusal(Reason.RETRY_STORM, ANSWERS[Reason.RETRY_STORM].message)
 
     def _punishes(self, request: Request, now_s: float) -> bool:
         return self._rules.enabled and self._is_contended(request, now_s)
 
-    def _strikes(self, account: "_Account", now_s: float) -> float:
-        if not account.strikes:
-            return 0.0
-        age_s = now_s - account.struck_s
-        return account.strikes * exp2(-age_s / self._rules.strike_half_life_s)
-
-    def _strike(self, account: "_Account", now_s: float) -> None:
-        if account.strikes and now_s - account.struck_s < _STRIKE_GAP_S:
-            return
-        account.strikes = min(float(STRIKES_MAX), self._strikes(account, now_s) + 1.0)
-        account.struck_s = now_s
-
     # --- memory -------------------------------------------------------------------------
 
     def _note(
         self, request: Request, now_s: float, *, gave_up: bool, ran: bool
-    ) -> "_Turned | None":
+    ) -> TurnedAway | None:
         """Remember that the request was turned away; None where nothing tells it apart."""
         if not request.client:
             return None
-        self._client(request.client, now_s).noted_s = now_s
+        client = self._client(request.client, now_s)
+        client.noted_s = now_s
         key = _key(request)
         if not key[1]:
             return None
         turned = self._turned.get(key)
         if turned is None:
-            turned = self._turned[key] = _Turned()
+            turned = self._turned[key] = TurnedAway()
+            client.turned_away(now_s, self._rules.strike_half_life_s)
         else:
             self._turned.move_to_end(key)
         turned.owed += 1
@@ -225,9 +206,7 @@ class RetryGuard:
         self._forget_oldest(now_s)
         return turned
 
-    def _keep_away(
-        self, turned: "_Turned | None", client: "_Client | None", until_s: float
-    ) -> None:
+    def _keep_away(self, turned: TurnedAway | None, client: Sender | None, until_s: float) -> None:
         """The request by its latest word; its client by the longest of all."""
         if turned is not None:
             turned.until_s = until_s
@@ -243,14 +222,14 @@ class RetryGuard:
                 return
             del self._turned[oldest]
 
-    def _client(self, name: str, now_s: float) -> "_Client":
+    def _client(self, name: str, now_s: float) -> Sender:
         client = self._clients.get(name)
         if client is not None:
             self._clients.move_to_end(name)
             return client
         if len(self._clients) >= CLIENTS_REMEMBERED_MAX:
             self._clients.popitem(last=False)
-        client = self._clients[name] = _Client(now_s)
+        client = self._clients[name] = Sender(now_s)
         return client
 
     # --- views --------------------------------------------------------------------------
@@ -262,76 +241,10 @@ class RetryGuard:
         noted_s = [turned.noted_s for turned in self._turned.values()]
         assert noted_s == sorted(noted_s), "the oldest is not first"
         assert all(turned.owed >= 0 and turned.ran >= 0 for turned in self._turned.values())
-        longest_s = max((account.strikes for account in self._turned.values()), default=0.0)
-        assert longest_s <= STRIKES_MAX, longest_s
 
     def __repr__(self) -> str:
         return f"<RetryGuard {len(self._turned)} turned away, {len(self._clients)} clients>"
 
 
-class _Account:
-    """Strikes, as they were at `struck_s`, and the time from which a comeback is not early."""
-
-    __slots__ = ("strikes", "struck_s", "until_s")
-
-    def __init__(self) -> None:
-        self.strikes = 0.0
-        self.struck_s = 0.0
-        self.until_s = float("-inf")
-
-
-class _Turned(_Account):
-    """A request that was turned away, or given up: `owed` times without having come again, `ran`
-    times after an engine had worked for it. `gave_up` is what happened last."""
-
-    __slots__ = ("gave_up", "noted_s", "owed", "ran", "times_given_up")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.owed = 0
-        self.ran = 0
-        self.gave_up = False
-        self.times_given_up = 0
-        self.noted_s = 0.0
-
-
-class _Client(_Account):
-    """A sender: its faded count of requests in calm times, and what it may send before
-    `until_s`."""
-
-    __slots__ = ("allowance", "at_s", "count", "noted_s")
-
-    def __init__(self, now_s: float) -> None:
-        super().__init__()
-        self.count = 0.0
-        self.allowance = _BURST
-        self.at_s = now_s
-        self.noted_s = float("-inf")
-
-    def is_watched(self, now_s: float, memory_s: float) -> bool:
-        """Whether anything of its own was turned away lately."""
-        return now_s - self.noted_s <= memory_s
-
-    def came_in_calm(self, now_s: float) -> None:
-        """Learn its rate."""
-        self.count = self.count * exp2(-(now_s - self.at_s) / _RATE_HALF_LIFE_S) + 1.0
-        self.allowance = _BURST
-        self.at_s = now_s
-
-    def may_send(self, now_s: float) -> bool:
-        """Whether this request is within what it sent before, and somewhat more."""
-        rate = max(_RATE_MIN, _RATE_GROWTH * _PER_S * self.count)
-        refilled = self.allowance + rate * (now_s - self.at_s)
-        self.allowance = min(_BURST, refilled)
-        self.at_s = now_s
-        if self.allowance < 1.0:
-            return False
-        self.allowance -= 1.0
-        return True
-
-
 def _key(request: Request) -> _Key:
     return request.client, request.prompt.fingerprint()
-
-
-assert STRIKES_MAX < RETRY_AFTER_MAX_S, "a wait doubled so often is out of any bound"

@@ -1,0 +1,138 @@
+"""What the retry guard remembers: of a request that was turned away, and of who sent it."""
+
+from math import exp2
+from typing import Final
+
+STRIKES_MAX: Final = 6.0
+"""Each strike doubles the wait; more than this many would pass any bound on it."""
+
+_STRIKE_GAP_S: Final = 1.0
+"""Strikes come no faster: a burst of equal requests that were refused together is one mistake."""
+
+_HASTY_SHARE: Final = 0.75
+"""Of its requests that were turned away, that must have come too early before a client counts as
+hasty. One user in a hurry does not make all that share an address so, however often it comes."""
+
+_HASTY_MIN: Final = 2.0
+"""Requests that must have come too early before that."""
+
+_RATE_MIN: Final = 10.0
+"""Requests a second that any client may send while it is told to wait."""
+
+_RATE_GROWTH: Final = 1.5
+"""That a client's traffic may grow while it is told to wait."""
+
+_BURST: Final = 50.0
+"""Requests that it may send at once then."""
+
+_RATE_HALF_LIFE_S: Final = 30.0
+_PER_S: Final = 0.6931471805599453 / _RATE_HALF_LIFE_S  # ln 2: a faded count as a rate
+
+
+class TurnedAway:
+    """A request that was refused, or given up: `owed` times without having come again, `ran`
+    times after an engine had worked for it. `gave_up` is what happened last; before `until_s`
+    it is early."""
+
+    __slots__ = (
+        "_strikes",
+        "_struck_s",
+        "gave_up",
+        "noted_s",
+        "owed",
+        "ran",
+        "times_given_up",
+        "until_s",
+        "was_early",
+    )
+
+    def __init__(self) -> None:
+        self.owed = 0
+        self.ran = 0
+        self.gave_up = False
+        self.times_given_up = 0
+        self.was_early = False
+        self.noted_s = 0.0
+        self.until_s = float("-inf")
+        self._strikes = 0.0
+        self._struck_s = 0.0
+
+    def strikes(self, now_s: float, half_life_s: float) -> float:
+        """What is left of its strikes."""
+        return self._strikes * exp2(-(now_s - self._struck_s) / half_life_s)
+
+    def strike(self, now_s: float, half_life_s: float) -> None:
+        """One more, unless the last one was just now."""
+        if self._strikes and now_s - self._struck_s < _STRIKE_GAP_S:
+            return
+        self._strikes = min(STRIKES_MAX, self.strikes(now_s, half_life_s) + 1.0)
+        self._struck_s = now_s
+
+
+class Sender:
+    """A client: its rate in calm times, what it may send while any request of its own has been
+    told to wait (`until_s`), and how many of them did not."""
+
+    __slots__ = (
+        "_allowance",
+        "_at_s",
+        "_calm",
+        "_early",
+        "_judged_s",
+        "_turned_away",
+        "noted_s",
+        "until_s",
+    )
+
+    def __init__(self, now_s: float) -> None:
+        self.noted_s = float("-inf")
+        self.until_s = float("-inf")
+        self._calm = 0.0
+        self._allowance = _BURST
+        self._at_s = now_s
+        self._turned_away = 0.0
+        self._early = 0.0
+        self._judged_s = now_s
+
+    # --- its rate -----------------------------------------------------------------------
+
+    def came_in_calm(self, now_s: float) -> None:
+        """Learn its rate."""
+        self._calm = self._calm * exp2(-(now_s - self._at_s) / _RATE_HALF_LIFE_S) + 1.0
+        self._allowance = _BURST
+        self._at_s = now_s
+
+    def may_send(self, now_s: float) -> bool:
+        """Whether this request is within what it sent before, and somewhat more."""
+        rate = max(_RATE_MIN, _RATE_GROWTH * _PER_S * self._calm)
+        self._allowance = min(_BURST, self._allowance + rate * (now_s - self._at_s))
+        self._at_s = now_s
+        if self._allowance < 1.0:
+            return False
+        self._allowance -= 1.0
+        return True
+
+    # --- its haste ----------------------------------------------------------------------
+
+    def turned_away(self, now_s: float, half_life_s: float) -> None:
+        """One more of its requests was."""
+        self._fade(now_s, half_life_s)
+        self._turned_away += 1.0
+
+    def came_early(self, now_s: float, half_life_s: float) -> None:
+        """One of those came back too early; counted once for each."""
+        self._fade(now_s, half_life_s)
+        self._early += 1.0
+
+    def is_hasty(self, now_s: float, half_life_s: float) -> bool:
+        """Whether nearly all that is turned away comes back too early."""
+        if self._early < _HASTY_MIN:
+            return False
+        self._fade(now_s, half_life_s)
+        return self._early >= max(_HASTY_MIN, _HASTY_SHARE * self._turned_away)
+
+    def _fade(self, now_s: float, half_life_s: float) -> None:
+        factor = exp2(-(now_s - self._judged_s) / half_life_s)
+        self._turned_away *= factor
+        self._early *= factor
+        self._judged_s = now_s
