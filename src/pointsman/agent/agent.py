@@ -196,11 +196,14 @@ class _Supervised(Watcher):
 
     def __init__(self, report: EngineReport) -> None:
         self._report = report
+        self._has_died = False
 
     def began(self) -> None:
-        self._report.respawned()
+        if self._has_died:
+            self._report.respawned()
 
     def ended(self, detail: str) -> None:
+        self._has_died = True
         self._report.died(detail)
 
     def is_well(self, since_s: float, options: SupervisorOptions) -> bool:

@@ -81,8 +81,8 @@ class Front:
         async with aiohttp.ClientSession(
             connector=connector, timeout=timeout, auto_decompress=False, skip_auto_headers=_ADDED
         ) as self._session:
-            server = web.Server(self._handle, handler_cancellation=True)
-            runner = web.ServerRunner(server, access_log=None, shutdown_timeout=1.0)
+            server = web.Server(self._handle, handler_cancellation=True, access_log=None)
+            runner = web.ServerRunner(server, shutdown_timeout=1.0)
             await runner.setup()
             try:
                 await web.TCPSite(runner, self._options.host, self._options.port).start()

@@ -44,8 +44,8 @@ With --run the agent starts the engine itself, again when it dies, and ends it w
       vllm serve MODEL --port 8000
 SIGTERM: the scheduler sends nothing new, what runs finishes within --drain, the engine ends.
 
-With --front the gateway's requests come through the agent (0.4 ms of CPU each): those that the
-engine cannot start wait in order of priority, short ones past long ones, and go back to be placed
+With --front the gateway's requests come through the agent, for 0.8 ms of CPU each: those that the
+engine cannot start wait in order of urgency, short ones past long ones, and go back to be placed
 elsewhere when they would wait too long. Worth it where several gateways share an engine.
 
 Exit codes: 0 stopped by SIGTERM or SIGINT, 1 the engine does not stay up, 2 wrong usage or a port

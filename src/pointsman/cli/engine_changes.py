@@ -36,11 +36,11 @@ async def apply_engines(
 
 
 def engine_conflicts(fleet: Fleet, before: Sequence[Engine], after: Sequence[Engine]) -> list[str]:
-    """Why an engine cannot join: an operator's node has its name or its address."""
+    """Why an engine cannot join: a node of an operator or of an agent has its name or address."""
     ours = {engine.name for engine in before}
     return [
-        f"engines[{index}]: node '{name}' was added over the admin plane and has this name or "
-        "address; DELETE it first"
+        f"engines[{index}]: node '{name}' was added over the admin plane, or by an agent, and "
+        "has this name or address; DELETE it first"
         for index, engine in enumerate(after)
         for name in fleet.namesakes(node_spec(engine, index))
         if name not in ours and not fleet.is_retiring(name) and _is_new(engine, before)

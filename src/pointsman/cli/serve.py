@@ -216,6 +216,8 @@ async def _announce(file: Path | None, process: Process) -> None:
         f"admin  http://{printable_host(config.admin.host)}:{process.admin_port}/pointsman/v1/state"
     )
     say(f"keys   {_admission(config)}")
+    if config.agents.listen:
+        say(f"agents {config.agents.listen}")
     if not is_loopback(config.admin.host):
         say("anyone who reaches the admin plane can drain engines: it has no keys")
     if file is not None:

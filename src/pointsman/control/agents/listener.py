@@ -152,6 +152,8 @@ class AgentListener:
 
     def _attend(self, session: AgentSession, frame: Announce) -> AttendedEngine:
         names = self._fleet.names
+        if len(self._known) > NODES_MAX:  # those that operators have removed
+            self._known = {name: self._known[name] for name in names if name in self._known}
         link = self._fleet.attend(frame.spec, session.agent)
         if link.spec.name not in names:
             self._known[link.spec.name] = _Known(session.boot, frame.incarnation, was_added=True)
