@@ -63,17 +63,6 @@ def test_a_node_with_leases_has_room_for_what_is_free(ledger: Ledger) -> None:
     assert not ledger.fits(A, 41)
 
 
-def test_the_cluster_has_room_if_its_free_blocks_in_sum_suffice(ledger: Ledger) -> None:
-    ledger.set_capacity(B, 50)
-    ledger.reserve(ONE, A, 90, 0.0)
-    assert ledger.fits_cluster(10_000), "B is idle"
-    ledger.reserve(TWO, B, 20, 0.0)
-    assert ledger.fits_cluster(40)
-    assert not ledger.fits_cluster(41)
-    ledger.set_capacity(B, None)
-    assert ledger.fits_cluster(41)
-
-
 def test_late_messages_about_a_lease_that_is_gone_change_nothing(ledger: Ledger) -> None:
     assert ledger.commit(ONE, 0.0) is None
     assert ledger.release(ONE) is None
@@ -190,13 +179,6 @@ class LedgerAgainstTwin(RuleBasedStateMachine):
             assert self.ledger.free(node_id) == free
             fits = free is None or sum(held) == 0 or free >= 17
             assert self.ledger.fits(node_id, 17) == fits
-
-    @invariant()
-    def aggregate_fit_is_the_sum(self) -> None:
-        frees = [self.ledger.free(node_id) for node_id in self.capacities]
-        idle = any(not self.ledger.leased(node_id) for node_id in self.capacities)
-        room = idle or None in frees or sum(free or 0 for free in frees) >= 17
-        assert self.ledger.fits_cluster(17) == room
 
     def _of(self, request_id: RequestId) -> list[Lease]:
         return [lease for lease in self.leases if lease.request_id == request_id]

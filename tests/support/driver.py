@@ -1,5 +1,7 @@
 """Drives a `Scheduler` in tests: a clock that is set by hand, requests and nodes in a line."""
 
+import msgspec
+
 from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.calibration import Calibration, Pace
 from pointsman.core.errors import EndCause, FailureKind
@@ -24,11 +26,16 @@ from pointsman.core.events import (
     Turned,
 )
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
+from pointsman.core.limits import AdmissionRules
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.request import Outcome, Request
 from pointsman.core.scheduler import Scheduler
 
 MODEL = ModelName("m")
+
+
+ANY_BACKLOG = AdmissionRules(backlog_s=1e9)
+"""For tests that place many requests and have none of them begin."""
 
 
 class Driver:
@@ -37,8 +44,13 @@ class Driver:
 
     CHECK_EACH = 8
 
-    def __init__(self, options: SchedulerOptions | None = None) -> None:
-        self.scheduler = Scheduler(options)
+    def __init__(
+        self,
+        options: SchedulerOptions | None = None,
+        admission: AdmissionRules = ANY_BACKLOG,
+    ) -> None:
+        options = options or SchedulerOptions()
+        self.scheduler = Scheduler(msgspec.structs.replace(options, admission=admission))
         self.now_s = 0.0
         self.ids: dict[str, NodeId] = {}
         self._steps = 0

@@ -4,6 +4,7 @@ Reading order, top-down; a file imports only from files below it:
 
     exchange       one request's life: transition table
     scheduler      the spine: step(event, now_s) -> effects; _place is its centre
+    state          all that the scheduler owns, and looks at it
     stats          what the scheduler has counted
     views          frozen pictures of nodes, for people and metrics
     records        the record of a decision
@@ -13,7 +14,7 @@ Reading order, top-down; a file imports only from files below it:
     bookings       placed requests, and what each has of its node
     judge          what speaks for a node and what against it, beside its peers
     flight         one placed request: what was booked for it, what its end teaches
-    admission/     may it come in? held requests, retry guard, retry budget
+    admission/     may it come in? the gate, the queue, retries
     options        how the scheduler decides
     homes          which node made the response that a turn goes on from
     policies/      which node? one policy a file, and the catalog of them

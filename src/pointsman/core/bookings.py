@@ -7,6 +7,7 @@ The scheduler decides and books here; whatever ends a request gives all of it ba
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
+from pointsman.core.admission.load import Loads
 from pointsman.core.cluster import Cluster, Node
 from pointsman.core.decision import Candidate
 from pointsman.core.flight import Flight
@@ -17,13 +18,16 @@ from pointsman.core.residency import Residency
 
 
 class Bookings:
-    """All flights, in order of placement. Owned by the scheduler, whose ledger, cluster and
-    residency it changes."""
+    """All flights, in order of placement. Owned by the scheduler, whose ledger, cluster, loads
+    and residency it changes."""
 
-    def __init__(self, *, cluster: Cluster, ledger: Ledger, residency: Residency) -> None:
+    def __init__(
+        self, *, cluster: Cluster, ledger: Ledger, residency: Residency, loads: Loads
+    ) -> None:
         self.cluster = cluster
         self.ledger = ledger
         self._residency = residency
+        self._loads = loads
         self._flights: dict[RequestId, Flight] = {}
         self._uncredited: tuple[Flight, Route] | None = None
         self._assumed_starts: list[tuple[float, RequestId]] = []
@@ -46,11 +50,12 @@ class Bookings:
         """It goes to `node`, as `row` foretells."""
         request = attempt.request
         assert self._uncredited is None, "catch up before the next placement"
-        self.ledger.reserve(request.id, node.id, row.kv_blocks, now_s)
+        lease = self.ledger.reserve(request.id, node.id, row.kv_blocks, now_s)
         flight = Flight(attempt, route.demand, node, row, now_s)
         self._flights[request.id] = flight
         self._uncredited = (flight, route)
         node.book(request.id, flight.work, now_s)
+        self._loads.book(request, route.demand.prompt_tokens, lease, row.work_s, now_s)
         self.cluster.placed(node)
         if not request.stream:
             heappush(self._assumed_starts, (now_s + row.first_token_s, request.id))
@@ -61,6 +66,7 @@ class Bookings:
         if flight is not None:
             flight.started(now_s)
             self.ledger.commit(request_id, now_s)
+            self._loads.prefilled(request_id, now_s)
         return flight
 
     def take(self, request_id: RequestId) -> Flight | None:
@@ -86,6 +92,7 @@ class Bookings:
         assert flight.credit is not None, request_id
         self.ledger.release(request_id)
         node.unbook(request_id, flight.work, now_s)
+        self._loads.release(request_id, now_s)
         return flight.credit if self.cluster.get(node.id) is node else None
 
     # --- what is done later ------------------------------------------------------------
@@ -113,6 +120,11 @@ class Bookings:
             flight = self._flights.get(heappop(starts)[1])
             if flight is not None:
                 flight.node.start(flight.request.id, now_s)
+                self._loads.prefilled(flight.request.id, now_s)
+
+    def next_assumed_start_s(self) -> float | None:
+        """When the next prefill is assumed to be over."""
+        return self._assumed_starts[0][0] if self._assumed_starts else None
 
     def check(self) -> None:
         """Every booking has its flight: leases, in-flight counts and tokens add up."""

@@ -83,6 +83,11 @@ def matches(node: Node, request: Request) -> bool:
     return served and _mismatch(node, request) is None
 
 
+def matches_constraints(node: Node, request: Request) -> bool:
+    """Whether the node is where the request wants to go: its pool, zone and labels."""
+    return _mismatch(node, request) is None
+
+
 def _mismatch(node: Node, request: Request) -> Ineligible | None:
     if request.home is not None and node.id != request.home:
         return Ineligible.RESPONSE

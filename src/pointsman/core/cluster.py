@@ -274,6 +274,7 @@ class Cluster:
         self._next_slot = 0
         self._next_id = 1
         self.placements = 0
+        self.version = 0  # counts changes of who serves what
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -342,6 +343,7 @@ class Cluster:
     def changed(self) -> None:
         """Health, draining or models of a node are not what they were."""
         self._serving = None
+        self.version += 1
 
     def _turn(self, node: Node, turn: Turn) -> None:
         """Its health has changed. That it joins or leaves has effects of its own."""

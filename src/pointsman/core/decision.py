@@ -111,10 +111,20 @@ class Ineligible(StrEnum):
     KV_BLOCKS = "kv_blocks"
 
 
+class Prospect(msgspec.Struct, frozen=True, gc=False):
+    """What a request that has to wait may expect: its place among those that wait for the same
+    nodes and are as urgent, from 1; and how long until its turn, infinite if that never comes."""
+
+    position: int
+    wait_s: float
+
+
 class Decision(msgspec.Struct, frozen=True, gc=False):
     """Why a request went where it went. `candidates` is best first and may be cut short;
     `candidate_count` and `tie_count` are of the full field. `prompt_unit` says what the hits
-    were looked up by: the prompt's token ids, or its text."""
+    were looked up by: the prompt's token ids, or its text. `load` is the share that was taken of
+    the nodes that could serve it, None where admission was no question; `prospect` is of those
+    that were held, or could not be."""
 
     request_id: RequestId
     model: ModelName
@@ -133,3 +143,5 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     candidates: tuple[Candidate, ...]
     excluded: tuple[Exclusion, ...]
     prompt_unit: Unit = Unit.BYTES
+    load: float | None = None
+    prospect: Prospect | None = None

@@ -30,6 +30,8 @@ class Reason(StrEnum):
     CONNECTIONS_FULL = "connections_full"
     QUEUE_FULL = "queue_full"
     QUEUE_TIMEOUT = "queue_timeout"
+    LOW_PRIORITY = "low_priority"
+    DEADLINE = "deadline"
     RETRY_EARLY = "retry_early"
     RETRY_STORM = "retry_storm"
     SUPERSEDED = "superseded"
@@ -108,6 +110,12 @@ ANSWERS: dict[Reason, Answer] = {
     Reason.CONNECTIONS_FULL: Answer(429, _RATE, "The gateway has no free connection.", 1),
     Reason.QUEUE_FULL: Answer(429, _RATE, "The cluster is busy and its queue is full.", 1),
     Reason.QUEUE_TIMEOUT: Answer(429, _RATE, "The cluster stayed busy for too long.", 1),
+    Reason.LOW_PRIORITY: Answer(
+        429, _RATE, "The cluster is busy, and low priority has its share of it.", 2
+    ),
+    Reason.DEADLINE: Answer(
+        429, _RATE, "The first token cannot come in the time that the request allows.", 1
+    ),
     Reason.RETRY_EARLY: Answer(
         429, _RATE, "The request was refused and came back before its Retry-After.", 1
     ),

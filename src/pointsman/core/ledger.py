@@ -115,11 +115,10 @@ class Ledger:
             return True
         return account.capacity - account.leased >= blocks
 
-    def fits_cluster(self, blocks: int) -> bool:
-        """Whether all nodes together have `blocks` free; only `fits` says that one has."""
-        if any(self.fits(node_id, blocks) for node_id in self._accounts):
-            return True
-        return sum(self.free(node_id) or 0 for node_id in self._accounts) >= blocks
+    def capacity(self, node_id: NodeId) -> int | None:
+        """All blocks of the node; None if unknown."""
+        account = self._accounts.get(node_id)
+        return None if account is None else account.capacity
 
     def free(self, node_id: NodeId) -> int | None:
         """Blocks that are not leased, at least 0; None if the capacity is unknown."""

@@ -74,6 +74,33 @@ RETRY_AFTER_MAX_S = 60.0
 QUEUE_TIMEOUT_S = 30.0
 """A held request is refused after this long; a client that waits longer has given up."""
 
+YELLOW_SHARE = 0.8
+RED_SHARE = 0.9
+"""Of the slots or KV blocks of a model's nodes (MISSION D3). What is left above red is where the
+urgent find room at once."""
+
+LOW_SHARE = 0.2
+"""What low priority may hold of the cluster while others need it."""
+
+BACKLOG_S = 0.1
+BACKLOG_PREFILLS = 2
+"""Prompts waiting on each node, in seconds of prefill and in number, at which the cluster counts as
+full: enough to keep engines busy until the next one comes, and what is beyond it is better ordered
+here than in an engine's own queue, where the urgent wait behind it."""
+
+AGING_S = 20.0
+"""Waiting that counts as much as the next named priority: less than a client's patience."""
+
+WAIT_FACTOR = 3.0
+WAIT_MIN_S = 10.0
+"""The wait that a queue may promise: three times as long as a request takes to run, or what a
+burst of short ones needs. What would wait longer is told so at once (Little's law)."""
+
+LONG_CONTEXT_TOKENS = 32_768
+LONG_CONTEXT_SHARE = 0.5
+"""Prompts of 32k tokens and more may hold half of a model's nodes, so that a flood of them leaves
+the other half to the rest."""
+
 LEARN_INTERVAL_S = 0.05
 """A node's speeds and hits are learned from at most this many of its requests: a change of
 the engine shows within 30 samples, 1.5 s, and a sample costs about 50 µs."""
@@ -228,6 +255,13 @@ blocks. Smaller blocks cost time to hash and index, larger ones lose a longer ta
 hit: on average half a block, 4 ms of prefill."""
 
 
+class QueueOrder(StrEnum):
+    """Who is next of those who wait."""
+
+    FAIR = "fair"  # priority; then tenants and lengths take turns by tokens
+    UTILITY = "utility"  # priority for the size (MISSION D8)
+
+
 class HealthRules(msgspec.Struct, frozen=True, kw_only=True):
     """When a node is taken out of service, and when it comes back.
 
@@ -296,6 +330,49 @@ class Preemption(StrEnum):
     STREAMING = "streaming"  # answers under way as well: they break off
 
 
+class LongContext(msgspec.Struct, frozen=True, kw_only=True):
+    """Where very long prompts go, and how much of the cluster they may have together.
+
+    tokens  prompts of as many are very long
+    pool    the pool that takes them where it has nodes of their model; empty is none
+    share   of the slots and KV blocks of a model's nodes; where they have a pool, of that pool's
+    """
+
+    tokens: int = LONG_CONTEXT_TOKENS
+    pool: str = ""
+    share: float = LONG_CONTEXT_SHARE
+
+
+class AdmissionRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is let in while the cluster fills up, who waits, and in which order.
+
+    yellow_share         of a model's nodes taken: low priority is held to its share from here on
+    red_share            from here on what is new waits, and only high priority passes
+    low_share            of the nodes that low priority may hold beyond yellow
+    backlog_s            prefill work that a node may have waiting before it counts as full
+    order                of the queue: fair (priority, tenants, lengths) or utility
+    aging_s              seconds of waiting that count as much as the next named priority; 0 is
+                         none. Nothing grows as old as high priority
+    length_penalty       in the order by utility: the power of a request's size
+    wait_factor          times its mean execution time that a request may expect to wait
+    wait_min_s           seconds that it may expect to wait, however short executions are
+    wait_for_nodes_s     seconds to wait where no node is up; 0 is not at all
+    long_context         very long prompts
+    """
+
+    yellow_share: float = YELLOW_SHARE
+    red_share: float = RED_SHARE
+    low_share: float = LOW_SHARE
+    backlog_s: float = BACKLOG_S
+    order: QueueOrder = QueueOrder.FAIR
+    aging_s: float = AGING_S
+    length_penalty: float = 1.0
+    wait_factor: float = WAIT_FACTOR
+    wait_min_s: float = WAIT_MIN_S
+    wait_for_nodes_s: float = 0.0
+    long_context: LongContext = LongContext()
+
+
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """What may change while a scheduler runs. `hold_s` is for those held from then on."""
 
@@ -305,6 +382,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     retries: RetryRules = RetryRules()
     retry_guard: GuardRules = GuardRules()
     preemption: Preemption = Preemption.QUEUED
+    admission: AdmissionRules = AdmissionRules()
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):

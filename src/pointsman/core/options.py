@@ -6,6 +6,7 @@ from pointsman.core.limits import (
     INDEX_BYTES_MAX,
     QUEUE_LENGTH_MAX,
     QUEUE_TIMEOUT_S,
+    AdmissionRules,
     GuardRules,
     HealthRules,
     Preemption,
@@ -29,6 +30,7 @@ class SchedulerOptions(msgspec.Struct, frozen=True, kw_only=True):
     retries: RetryRules = RetryRules()
     retry_guard: GuardRules = GuardRules()
     preemption: Preemption = Preemption.QUEUED
+    admission: AdmissionRules = AdmissionRules()
     index_bytes_max: int = INDEX_BYTES_MAX
     seed: int = 0
 
@@ -42,4 +44,5 @@ class SchedulerOptions(msgspec.Struct, frozen=True, kw_only=True):
             retries=self.retries,
             retry_guard=self.retry_guard,
             preemption=self.preemption,
+            admission=self.admission,
         )

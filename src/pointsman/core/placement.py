@@ -61,10 +61,11 @@ class Route(msgspec.Struct, frozen=True, gc=False):
     answer: Choice | Hold | Refusal
     boundary: BlockHash | None = None
     boundary_tokens: int = 0
+    looked: bool = True  # whether any node was
 
     def but(self, answer: Hold | Refusal) -> "Route":
         """The same rows with another answer than the policy's."""
-        return Route(self.demand, self.rows, self.field, answer)
+        return Route(self.demand, self.rows, self.field, answer, looked=self.looked)
 
 
 class Work(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -106,13 +107,22 @@ class Credit(msgspec.Struct, frozen=True, gc=False):
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """A held request: since when it waits, and until when it may."""
+    """A held request: since when it waits, and until when it may. `tokens` is what it asks for,
+    prompt and output; `lane` its class by that; `is_very_long` whether its prompt is of those that
+    have a quota. `load` is the share of its nodes that was taken when it came."""
 
     attempt: Attempt
     since_s: float
     deadline_s: float
-    key: tuple[int, float, int]
+    tokens: int
+    lane: int
+    is_very_long: bool
+    load: float
 
     @property
     def request(self) -> Request:
         return self.attempt.request
+
+    @property
+    def arrived_s(self) -> float:
+        return self.attempt.arrived_s

@@ -6,7 +6,7 @@ from operator import attrgetter
 from pointsman.core.blocks import Unit
 from pointsman.core.candidates import exclusions
 from pointsman.core.cluster import Node
-from pointsman.core.decision import Candidate, Decision, Ruling
+from pointsman.core.decision import Candidate, Decision, Prospect, Ruling
 from pointsman.core.limits import DECISION_ROWS_MAX
 from pointsman.core.placement import Attempt, Choice, Hold, Refusal, Route
 
@@ -19,8 +19,11 @@ def decision(
     policy: str,
     at_s: float,
     rows_max: int | None = DECISION_ROWS_MAX,
+    load: float | None = None,
+    prospect: Prospect | None = None,
 ) -> Decision:
-    """The record of `route`, with the `rows_max` best candidates; None keeps all."""
+    """The record of `route`, with the `rows_max` best candidates; None keeps all. `load` and
+    `prospect` are admission's, where it was asked."""
     request, demand, avoided = attempt.request, route.demand, attempt.avoided
     node, hit_tokens, ties = None, 0, 0
     rows = sorted(route.rows, key=_score)
@@ -32,7 +35,8 @@ def decision(
             ruling = Ruling.HELD
         case Refusal(reason, detail):
             ruling, why = Ruling.REFUSED, f"{reason}: {detail}"
-    excluded = exclusions(nodes, request, avoided) if route.field < len(nodes) else ()
+    shows_excluded = route.looked and route.field < len(nodes)
+    excluded = exclusions(nodes, request, avoided) if shows_excluded else ()
     return Decision(
         request.id,
         request.model,
@@ -51,6 +55,8 @@ def decision(
         tuple(rows[:rows_max]),
         tuple(excluded[:rows_max]),
         _BYTES if request.prompt.token_count is None else _TOKENS,
+        load,
+        prospect,
     )
 
 

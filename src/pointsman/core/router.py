@@ -18,7 +18,7 @@ from pointsman.core.health import Health
 from pointsman.core.ids import ModelName, NodeId
 from pointsman.core.ledger import Ledger
 from pointsman.core.limits import FLIGHTS_MAX, RETRY_AFTER_MAX_S, ROOM_WAIT_S
-from pointsman.core.placement import Demand, Hold, Refusal, Route, Waiting
+from pointsman.core.placement import Demand, Hold, Refusal, Route
 from pointsman.core.policies.base import Policy
 from pointsman.core.request import Request, meaning_one_of
 from pointsman.core.residency import Residency, hit_tokens
@@ -104,19 +104,9 @@ class Router:
                 attention_s = missing * (tokens - missing / 2) * speeds.attention_s_per_token2
                 row.shared_s = share * (missing * speeds.prefill_s_per_token + attention_s)
 
-    def refuse(self, request: Request, refusal: Refusal) -> Route:
-        """A refusal for which no node was looked at."""
-        return Route(self.demand(request), (), 0, refusal)
-
-    def refuse_late(self, waiting: Waiting) -> Route:
-        """It was held for as long as it may be."""
-        held_s = waiting.deadline_s - waiting.since_s
-        why = f"No engine had room within {held_s:.0f} s."
-        return self.refuse(waiting.request, Refusal(Reason.QUEUE_TIMEOUT, why))
-
-    def hold(self, request: Request, why: str) -> Route:
-        """A hold for which no node was looked at."""
-        return Route(self.demand(request), (), 0, Hold(why))
+    def without_look(self, demand: Demand, answer: Hold | Refusal) -> Route:
+        """An answer for which no node was looked at."""
+        return Route(demand, (), 0, answer, looked=False)
 
     def demand(self, request: Request) -> Demand:
         """Prompt tokens, counted or estimated from its bytes, and the output expected."""
@@ -133,15 +123,18 @@ class Router:
             return request
         return meaning_one_of(request, [card.name for card in self._cluster.models()])
 
-    def retry_after_s(self, model: ModelName, reason: Reason, now_s: float) -> float | None:
-        """When it may be worth to come again: the mean time until a node's prefills are
-        done, not below the reason's floor; None where waiting does not help."""
+    def retry_after_s(
+        self, model: ModelName, reason: Reason, now_s: float, *, turn_s: float = 0.0
+    ) -> float | None:
+        """When it may be worth to come again: when its turn would have come, or the mean time
+        until a node's prefills are done, not below the reason's floor; None where waiting does
+        not help."""
         floor_s = ANSWERS[reason].retry_after_s
         if floor_s is None:
             return None
         nodes = self._cluster.serving(model)
         queue_s = sum(n.queue_ahead_s(now_s) for n in nodes) / len(nodes) if nodes else 0.0
-        return min(RETRY_AFTER_MAX_S, max(floor_s, queue_s))
+        return min(RETRY_AFTER_MAX_S, max(floor_s, queue_s, turn_s))
 
     def is_contended(self, request: Request, now_s: float) -> bool:
         """Whether there are nodes for the request, and none would begin with it soon."""

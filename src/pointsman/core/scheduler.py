@@ -9,16 +9,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from pointsman.core import records, views
-from pointsman.core.admission.held import HeldQueue
-from pointsman.core.admission.retry_budget import RetryBudget
-from pointsman.core.admission.retry_guard import RetryGuard
-from pointsman.core.block_set import BlockSet
-from pointsman.core.bookings import Bookings
+from pointsman.core import records
 from pointsman.core.busy import widen
-from pointsman.core.calibration import OutputLengths, TokenRatio
-from pointsman.core.cluster import Cluster
-from pointsman.core.decision import Candidate, Decision
+from pointsman.core.decision import Candidate, Decision, Prospect
 from pointsman.core.errors import ANSWERS, FAILURE_REASONS, FailureKind, Reason
 from pointsman.core.events import (
     Arrived,
@@ -27,7 +20,6 @@ from pointsman.core.events import (
     Failed,
     Held,
     IndexTrust,
-    ModelCard,
     NodeJoined,
     Placed,
     PolicyChosen,
@@ -38,60 +30,24 @@ from pointsman.core.events import (
     Tick,
 )
 from pointsman.core.flight import Flight, check_hits, learn
-from pointsman.core.homes import Homes
-from pointsman.core.ids import NodeId
-from pointsman.core.judge import Judge
-from pointsman.core.ledger import Ledger
 from pointsman.core.limits import DECISION_ROWS_MAX, FLIGHTS_MAX, HELD_SCAN_MAX, PRIORITY_MAX
-from pointsman.core.membership import NODE_EVENTS, Change, Membership, NodeEvent
+from pointsman.core.membership import NODE_EVENTS, Change, NodeEvent
 from pointsman.core.options import SchedulerOptions
-from pointsman.core.placement import Attempt, Choice, Hold, Refusal, Route
+from pointsman.core.placement import Attempt, Choice, Hold, Refusal, Route, Waiting
 from pointsman.core.policies import catalog
-from pointsman.core.recalls import Recalls, gives_way
+from pointsman.core.recalls import gives_way
 from pointsman.core.request import Outcome, Request
-from pointsman.core.residency import Residency
-from pointsman.core.router import Router
-from pointsman.core.stats import Stats
+from pointsman.core.state import State
 
 
-class Scheduler:
+class Scheduler(State):
     """Owns all state of the cluster. Not for two threads; never re-entered from an effect."""
 
     def __init__(self, options: SchedulerOptions | None = None) -> None:
         options = options or SchedulerOptions()
+        super().__init__(options)
         self._policy = catalog.make(options.policy)
         self._rng = Random(options.seed)
-        self._cluster = Cluster(options.health)
-        self._homes = Homes(self._cluster)
-        self._residency = Residency(options.index_bytes_max)
-        self._ledger = Ledger()
-        self._lengths = OutputLengths()
-        self._ratios = TokenRatio()
-        self._held = HeldQueue(options.queue_length_max, options.hold_s)
-        self._retries = RetryBudget(options.retries)
-        self._router = Router(
-            cluster=self._cluster,
-            residency=self._residency,
-            ledger=self._ledger,
-            lengths=self._lengths,
-            ratios=self._ratios,
-            held=self._held,
-        )
-        self.guard = RetryGuard(options.retry_guard, self._router.is_contended, options.seed)
-        self._judge = Judge(self._cluster)
-        self._membership = Membership(
-            cluster=self._cluster,
-            judge=self._judge,
-            ledger=self._ledger,
-            residency=self._residency,
-            ratios=self._ratios,
-        )
-        self._bookings = Bookings(
-            cluster=self._cluster, ledger=self._ledger, residency=self._residency
-        )
-        self._recalls = Recalls(options.rules, self._bookings, self._retries)
-        self.stats = Stats()
-        self.turned = self._cluster.turned  # nodes, by health and cause
         self._handlers: dict[type, Callable[[Any, float], list[Effect]]] = {
             Arrived: self._arrived,
             Started: self._started,
@@ -111,10 +67,6 @@ class Scheduler:
         effects = self._handlers[type(event)](event, now_s)
         return [*effects, *self._cluster.take_turns()] if self._cluster.turns else effects
 
-    def catch_up(self) -> None:
-        """Credit the last placement now, since nobody waits for an answer at this moment."""
-        self._bookings.catch_up()
-
     # --- requests ----------------------------------------------------------------------
 
     def _arrived(self, event: Arrived, now_s: float) -> list[Effect]:
@@ -124,18 +76,28 @@ class Scheduler:
         self.stats.arrived += 1
         attempt = Attempt(request, now_s)
         if (early := self.guard.arrived(request, now_s)) is not None:
-            return [self._refuse(attempt, self._router.refuse(request, early), now_s)]
+            return [self._refuse(attempt, self._unseen(request, early), now_s)]
         self._retries.attempted()
-        if len(self._bookings) >= FLIGHTS_MAX:
-            refusal = Refusal(Reason.QUEUE_FULL, f"{FLIGHTS_MAX} requests are in flight.")
-            return [self._refuse(attempt, self._router.refuse(request, refusal), now_s)]
-        route = self._route(attempt, now_s)
-        if isinstance(route.answer, Choice) and self._must_queue(request, route):
-            route = route.but(Hold("queue: others have waited longer for this room"))
-        effects = [self._place(attempt, route, now_s)]
+        route = self._answer(attempt, now_s)
+        effects = [self._place(attempt, route, now_s), *self._make_way(now_s)]
         if request.slo_ttft_s is not None or isinstance(effects[0], Held):
             effects += self._recalls.make_room(request, route, now_s)
         return effects
+
+    def _answer(self, attempt: Attempt, now_s: float) -> Route:
+        """Where a new request should go: as admission says, or else as routing does."""
+        request, admission = attempt.request, self._admission
+        if len(self._bookings) >= FLIGHTS_MAX:
+            refusal = Refusal(Reason.QUEUE_FULL, f"{FLIGHTS_MAX} requests are in flight.")
+            return self._unseen(request, refusal)
+        demand = self._router.demand(request)
+        word = admission.examine(request, demand, now_s)
+        if word is not None:
+            return self._router.without_look(demand, word)
+        route = self._route(attempt, now_s)
+        return (
+            route if (hold := admission.behind_others(request, route)) is None else route.but(hold)
+        )
 
     def _place(self, attempt: Attempt, route: Route, now_s: float) -> Effect:
         """Make the route true: book it on its node, hold it, or refuse it."""
@@ -158,19 +120,28 @@ class Scheduler:
         return Placed(request.id, node.id, node.name, node.spec.url, decision)
 
     def _hold(self, attempt: Attempt, route: Route, now_s: float) -> Held | Refused:
-        if self._held.full:
-            refusal = Refusal(Reason.QUEUE_FULL, f"{len(self._held)} requests wait already.")
-            return self._refuse(attempt, route.but(refusal), now_s)
-        decision = self._record(attempt, route, now_s)
-        position = self._held.add(attempt, now_s if attempt.recalls else attempt.arrived_s)
+        prospect = self._admission.prospect(attempt.request, route.demand, now_s)
+        refusal = self._admission.not_to_be_held(attempt, prospect)
+        if refusal is not None:
+            return self._refuse(attempt, route.but(refusal), now_s, prospect)
+        decision = self._record(attempt, route, now_s, prospect=prospect)
+        self._admission.hold(attempt, route.demand, now_s)
         self.stats.held += 1
-        return Held(attempt.request.id, position, decision)
+        return Held(attempt.request.id, prospect.position, decision)
 
-    def _refuse(self, attempt: Attempt, route: Route, now_s: float) -> Refused:
+    def _make_way(self, now_s: float) -> list[Effect]:
+        """Refuse those for whom the queue has no room any more."""
+        refusal = Refusal(Reason.QUEUE_FULL, "More urgent requests took all room to wait.")
+        return [self._refuse_waiting(w, refusal, now_s) for w in self._held.surplus()]
+
+    def _refuse(
+        self, attempt: Attempt, route: Route, now_s: float, prospect: Prospect | None = None
+    ) -> Refused:
         request, refusal = attempt.request, route.answer
         assert isinstance(refusal, Refusal), refusal
-        decision = self._record(attempt, route, now_s)
-        wait_s = self._router.retry_after_s(request.model, refusal.reason, now_s)
+        decision = self._record(attempt, route, now_s, prospect=prospect)
+        turn_s = 0.0 if prospect is None else prospect.wait_s
+        wait_s = self._router.retry_after_s(request.model, refusal.reason, now_s, turn_s=turn_s)
         ran = bool(attempt.tried)
         retry_after_s = self.guard.told(request, refusal.reason, wait_s, now_s, ran=ran)
         self.stats.refused += 1
@@ -199,7 +170,8 @@ class Scheduler:
         """Who was recalled waits among the others, who may be more urgent."""
         self.stats.recalled += 1
         is_full, request = self._held.full, attempt.request
-        route = self._route(attempt, now_s) if is_full else self._router.hold(request, "recalled")
+        recalled = Hold("recalled")
+        route = self._route(attempt, now_s) if is_full else self._unseen(request, recalled)
         return [self._place(attempt, route, now_s), *self._retry_held(now_s)]
 
     def _place_again(self, flight: Flight, kind: FailureKind, now_s: float) -> Effect:
@@ -255,29 +227,33 @@ class Scheduler:
     # --- held requests -----------------------------------------------------------------
 
     def _retry_held(self, now_s: float) -> list[Effect]:
-        """Try the held again, most urgent first, until enough of them tried in vain."""
+        """Try the held again, in the queue's order, until enough of them tried in vain or the
+        gate lets nobody pass."""
         effects: list[Effect] = []
-        misses, urgent = 0, -PRIORITY_MAX
-        for waiting in self._held if len(self._held) else ():
+        missed: list[Waiting] = []
+        urgent = -PRIORITY_MAX
+        while len(missed) < HELD_SCAN_MAX and (waiting := self._admission.take(now_s)) is not None:
             attempt = waiting.attempt
             if gives_way(attempt, urgent):
-                continue  # the room it gave up is not for itself
-            route = self._route(attempt, now_s, misses)
-            if not isinstance(route.answer, Hold):
-                self._held.remove(waiting.request.id)
-                effects.append(self._place(attempt, route, now_s))
+                missed.append(waiting)  # the room it gave up is not for itself
                 continue
-            misses, urgent = misses + 1, max(urgent, attempt.request.priority)
-            if misses >= HELD_SCAN_MAX:
-                break
+            route = self._route(attempt, now_s, len(missed))
+            if self._admission.waits_on(route.answer):
+                missed.append(waiting)
+                urgent = max(urgent, attempt.request.priority)
+            else:
+                effects.append(self._place(attempt, route, now_s))
+        if effects or missed:
+            self._held.put_back(missed)
         return effects
 
-    def _must_queue(self, request: Request, route: Route) -> bool:
-        """Whether somebody at least as urgent waits for room on the very same model, and no
-        node is idle: then a newcomer that happens to fit does not overtake."""
-        if not len(self._held) or any(row.inflight == 0 for row in route.rows):
-            return False
-        return next(self._held.ahead_of(request), None) is not None
+    def _refuse_waiting(self, waiting: Waiting, refusal: Refusal, now_s: float) -> Refused:
+        """Tell one who waited no."""
+        return self._refuse(waiting.attempt, self._unseen(waiting.request, refusal), now_s)
+
+    def _unseen(self, request: Request, answer: Hold | Refusal) -> Route:
+        """An answer for which no node was looked at."""
+        return self._router.without_look(self._router.demand(request), answer)
 
     # --- nodes -------------------------------------------------------------------------
 
@@ -302,18 +278,20 @@ class Scheduler:
 
     def _rules_changed(self, event: RulesChanged, now_s: float) -> list[Effect]:
         rules = event.rules
-        self._held.resize(rules.queue_length_max, rules.hold_s)
+        self._admission.apply(rules)
         self._cluster.apply(rules.health)
         self._retries.apply(rules.retries)
         self.guard.apply(rules.retry_guard)
         self._recalls.apply(rules)
-        return []
+        return self._retry_held(now_s)
 
     def _tick(self, event: Tick, now_s: float) -> list[Effect]:
         self.stats.leases_expired += len(self._ledger.expire(now_s))
         self._judge.look(self._bookings, now_s)
-        expired = self._held.expired(now_s)
-        late = [self._refuse(w.attempt, self._router.refuse_late(w), now_s) for w in expired]
+        late = [
+            self._refuse_waiting(waiting, self._admission.late(waiting), now_s)
+            for waiting in self._held.expired(now_s)
+        ]
         widen(self._cluster.nodes, now_s)
         return [*late, *self._recalls.rescue(now_s), *self._retry_held(now_s)]
 
@@ -329,12 +307,26 @@ class Scheduler:
         )
 
     def _record(
-        self, attempt: Attempt, route: Route, now_s: float, rows_max: int | None = DECISION_ROWS_MAX
+        self,
+        attempt: Attempt,
+        route: Route,
+        now_s: float,
+        *,
+        prospect: Prospect | None = None,
+        rows_max: int | None = DECISION_ROWS_MAX,
     ) -> Decision:
-        nodes, policy = self._cluster.nodes, self._policy.name
-        return records.decision(attempt, route, nodes, policy=policy, at_s=now_s, rows_max=rows_max)
+        return records.decision(
+            attempt,
+            route,
+            self._cluster.nodes,
+            policy=self._policy.name,
+            at_s=now_s,
+            load=self._admission.load(attempt.request, now_s),
+            prospect=prospect,
+            rows_max=rows_max,
+        )
 
-    # --- views -------------------------------------------------------------------------
+    # --- looking -----------------------------------------------------------------------
 
     @property
     def policy(self) -> str:
@@ -348,51 +340,3 @@ class Scheduler:
             attempt.request, self._policy, Random(0), tried=(), now_s=now_s, every_node=True
         )
         return self._record(attempt, route, now_s, rows_max=None)
-
-    def models(self) -> list[ModelCard]:
-        return self._cluster.models()
-
-    def ready(self) -> bool:
-        """Whether any node can take work."""
-        return any(node.serving for node in self._cluster.nodes)
-
-    def nodes(self, now_s: float) -> list[views.NodeView]:
-        self.catch_up()
-        return views.node_views(self._cluster.nodes, self._ledger, self._residency, now_s)
-
-    def hot_prefixes(self, count: int, now_s: float) -> list[views.HotPrefixView]:
-        return views.hot_prefix_views(self._cluster.nodes, self._residency, count, now_s)
-
-    def inflight_on(self, node_id: NodeId) -> int:
-        """Requests placed on an incarnation; none on one that has ended."""
-        node = self._cluster.get(node_id)
-        return 0 if node is None else node.inflight
-
-    def told(self, node_id: NodeId) -> BlockSet | None:
-        """What an agent has told of its node's cache, to be compared with what it has itself;
-        None where there is no such node, or nothing is told of it or believed."""
-        node = self._cluster.get(node_id)
-        return None if node is None else self._residency.told(node)
-
-    @property
-    def held(self) -> int:
-        return len(self._held)
-
-    @property
-    def in_flight(self) -> int:
-        return len(self._bookings)
-
-    @property
-    def index_bytes(self) -> int:
-        self.catch_up()
-        return self._residency.bytes()
-
-    def next_deadline_s(self) -> float | None:
-        """When a `Tick` is next due; None when nothing waits for one."""
-        return self._held.next_deadline_s()
-
-    def check(self) -> None:
-        """Every booking has its flight: leases, in-flight counts and tokens add up."""
-        for owned in (self._cluster, self._ledger, self._residency, self._held, self._bookings):
-            owned.check()
-        self.guard.check()

@@ -1,45 +1,80 @@
-"""The central queue: requests that wait for a node, most urgent first, each with a deadline.
+"""The central queue: requests that wait for a node, each with a deadline.
 
-Bounded; what does not fit is refused by the caller, never dropped here. Order is priority,
-then arrival, so equal priorities are served first come first served.
+Those that wait for the same nodes are in one order (`fair` or `utility`); very long prompts are
+in one of their own, since they may have to wait where others need not. Bounded: who finds it
+full is refused by the caller, and of those that are too many the least urgent is. A scan takes
+what may be served now in that order, and puts back what found no place.
 """
 
-from bisect import bisect_left, insort
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from heapq import heappop, heappush
 
-from pointsman.core.ids import ModelName, RequestId
-from pointsman.core.limits import QUEUE_LENGTH_MAX, QUEUE_TIMEOUT_S
+from pointsman.core.admission.fair import LANES, FairOrder, Rank, lane_of
+from pointsman.core.admission.load import PartKey, part_key
+from pointsman.core.admission.utility import UtilityOrder
+from pointsman.core.ids import RequestId
+from pointsman.core.limits import (
+    QUEUE_LENGTH_MAX,
+    QUEUE_TIMEOUT_S,
+    AdmissionRules,
+    QueueOrder,
+)
 from pointsman.core.placement import Attempt, Waiting
 from pointsman.core.request import Request
 
-_Key = tuple[int, float, int]
+MayPass = Callable[[Request, bool, int], bool]
+"""Whether the gate is open: for any request of a part, very long ones or the others, and a
+priority."""
+
+_DEFAULTS = AdmissionRules()
+_LineKey = tuple[PartKey, bool]
+_Order = FairOrder | UtilityOrder
+
+
+class _Line:
+    """Those that wait for the same nodes. `sample` is any of them, for asking the gate."""
+
+    __slots__ = ("order", "sample")
+
+    def __init__(self, order: _Order, sample: Request) -> None:
+        self.order = order
+        self.sample = sample
 
 
 class HeldQueue:
-    """Held requests by urgency. `add` needs room: ask `full` first."""
+    """Held requests by urgency."""
 
-    def __init__(self, length_max: int = QUEUE_LENGTH_MAX, hold_s: float = QUEUE_TIMEOUT_S) -> None:
-        self._length_max = self._length_allowed = length_max
+    def __init__(
+        self,
+        length_max: int = QUEUE_LENGTH_MAX,
+        hold_s: float = QUEUE_TIMEOUT_S,
+        rules: AdmissionRules = _DEFAULTS,
+    ) -> None:
+        self._length_max = self._allowed = length_max
         self._hold_s = hold_s
+        self._rules = rules
         self._waiting: dict[RequestId, Waiting] = {}
-        self._order: list[tuple[_Key, RequestId]] = []
+        self._lines: dict[_LineKey, _Line] = {}
         self._deadlines: list[tuple[float, RequestId]] = []
-        self._arrivals = 0
-        self._of_model: dict[ModelName, int] = {}
+        self._lanes = [0] * LANES
 
-    def resize(self, length_max: int, hold_s: float) -> None:
-        """Other bounds for newcomers; who waits already goes on waiting."""
-        self._length_allowed = max(length_max, len(self._waiting))
-        self._length_max, self._hold_s = length_max, hold_s
+    def apply(self, length_max: int, hold_s: float, rules: AdmissionRules) -> None:
+        """Other bounds for newcomers, another order for all; who waits goes on waiting."""
+        reorders = _ordering(rules) != _ordering(self._rules)
+        self._length_max, self._hold_s, self._rules = length_max, hold_s, rules
+        self._allowed = max(length_max, len(self._waiting))
+        if reorders:
+            self._lines.clear()
+            for waiting in sorted(self._waiting.values(), key=_arrival):
+                self._line(waiting).order.add(waiting)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def __iter__(self) -> Iterator[Waiting]:
-        """Most urgent first, over a snapshot: the caller may remove while iterating."""
-        return iter([self._waiting[request_id] for _, request_id in self._order])
+        """In order of arrival."""
+        return iter(self._waiting.values())
 
     def __contains__(self, request_id: RequestId) -> bool:
         return request_id in self._waiting
@@ -48,32 +83,110 @@ class HeldQueue:
     def full(self) -> bool:
         return len(self._waiting) >= self._length_max
 
-    def add(self, attempt: Attempt, since_s: float) -> int:
-        """Queue it; returns its position, from 1. Its deadline counts from `since_s`; its place
-        is by its arrival, so that whoever comes back has lost nothing."""
+    @property
+    def lanes(self) -> list[int]:
+        """How many of them are in each lane."""
+        return list(self._lanes)
+
+    def hold_s(self, request: Request) -> float:
+        """How long it may wait."""
+        hold_s = self._hold_s if request.hold_s is None else request.hold_s
+        return hold_s if request.slo_ttft_s is None else min(hold_s, request.slo_ttft_s)
+
+    # --- one request -------------------------------------------------------------------
+
+    def add(
+        self,
+        attempt: Attempt,
+        since_s: float,
+        *,
+        prompt_tokens: int = 1,
+        output_tokens: int = 0,
+        load: float = 1.0,
+        hold_s: float | None = None,
+    ) -> Waiting:
+        """Queue it. Its deadline counts from `since_s`; its turn is by its arrival, so that
+        whoever comes back has lost nothing. `surplus` tells whether that was one too many."""
         request = attempt.request
-        assert not self.full, "ask `full` first"
+        self._allowed = max(self._length_max, len(self._waiting))
         assert request.id not in self._waiting, request.id
-        self._arrivals += 1
-        key = (-request.priority, attempt.arrived_s, self._arrivals)
-        deadline_s = since_s + (self._hold_s if request.hold_s is None else request.hold_s)
-        self._of_model[request.model] = self._of_model.get(request.model, 0) + 1
-        self._waiting[request.id] = Waiting(attempt, since_s, deadline_s, key)
-        insort(self._order, (key, request.id))
-        heappush(self._deadlines, (deadline_s, request.id))
-        return bisect_left(self._order, (key, request.id)) + 1
+        rules, tokens = self._rules, prompt_tokens + output_tokens
+        waiting = Waiting(
+            attempt,
+            since_s,
+            since_s + (self.hold_s(request) if hold_s is None else hold_s),
+            tokens,
+            lane_of(tokens),
+            prompt_tokens >= rules.long_context.tokens,
+            load,
+        )
+        self._insert(waiting)
+        self._line(waiting).order.add(waiting)
+        heappush(self._deadlines, (waiting.deadline_s, request.id))
+        return waiting
 
     def remove(self, request_id: RequestId) -> Waiting | None:
-        """Take it out, placed or gone. None when it does not wait here."""
-        waiting = self._waiting.pop(request_id, None)
+        """Take it out, since it is over. None when it does not wait here."""
+        waiting = self._waiting.get(request_id)
         if waiting is None:
             return None
-        position = bisect_left(self._order, (waiting.key, request_id))
-        assert self._order[position][1] == request_id, request_id
-        del self._order[position]
-        self._leave(waiting.request.model)
+        self._forget(waiting)
+        key = _line_key(waiting)
+        line = self._lines[key]
+        line.order.remove(waiting)
+        if not len(line.order):
+            del self._lines[key]
         self._drop_stale_deadlines()
         return waiting
+
+    def surplus(self) -> list[Waiting]:
+        """Take out who is too many since the last one came, the least urgent and latest first. A
+        queue that was made shorter keeps who waits."""
+        surplus: list[Waiting] = []
+        while len(self._waiting) > self._allowed:
+            lasts = [line.order.last() for line in self._lines.values()]
+            last = min((w for w in lasts if w is not None), key=_displaced_first)
+            self.remove(last.request.id)
+            surplus.append(last)
+        return surplus
+
+    def has_less_urgent(self, request: Request) -> bool:
+        """Whether somebody would give way to `request` if the queue is full."""
+        lasts = [line.order.last() for line in self._lines.values()]
+        return any(w is not None and w.request.priority < request.priority for w in lasts)
+
+    def ahead(self, request: Request, *, is_very_long: bool = False) -> int:
+        """Those that wait for the same nodes and are at least as urgent."""
+        line = self._lines.get((part_key(request), is_very_long))
+        return 0 if line is None else line.order.ahead(request.priority)
+
+    # --- a scan ------------------------------------------------------------------------
+
+    def take(self, may_pass: MayPass) -> Waiting | None:
+        """Take out who is next of those that may pass. What finds no place is to be `put_back`,
+        all at the end of the scan."""
+        best: tuple[Rank, Waiting] | None = None
+        for (_, is_very_long), line in self._lines.items():
+            head = line.order.head(partial(may_pass, line.sample, is_very_long))
+            if head is not None and (best is None or head[0] < best[0]):
+                best = head
+        if best is None:
+            return None
+        waiting = best[1]
+        self._lines[_line_key(waiting)].order.take(waiting)
+        self._forget(waiting)
+        return waiting
+
+    def put_back(self, missed: list[Waiting]) -> None:
+        """The scan is over, and these found no place: as if they had not been taken."""
+        for waiting in reversed(missed):
+            self._insert(waiting)
+            self._lines[_line_key(waiting)].order.put_back(waiting)
+        for key in [key for key, line in self._lines.items() if not len(line.order)]:
+            del self._lines[key]
+        self._drop_stale_deadlines()
+
+    # --- time --------------------------------------------------------------------------
 
     def expired(self, now_s: float) -> list[Waiting]:
         """Take out all whose deadline has passed."""
@@ -91,25 +204,22 @@ class HeldQueue:
         self._drop_stale_deadlines()
         return self._deadlines[0][0] if self._deadlines else None
 
-    def ahead_of(self, request: Request) -> Iterator[Waiting]:
-        """Who waits for the same model and is at least as urgent, most urgent first."""
-        for waiting in self:
-            if waiting.request.priority < request.priority:
-                return
-            if waiting.request.model == request.model:
-                yield waiting
+    # --- helpers -----------------------------------------------------------------------
 
-    def ahead(self, request: Request) -> int:
-        """How many those are, at most: a newcomer's place, or all that wait for its model."""
-        if not self._waiting:
-            return 0
-        at_least_as_urgent = bisect_left(self._order, ((1 - request.priority, 0.0, 0), ""))
-        return min(at_least_as_urgent, self._of_model.get(request.model, 0))
+    def _insert(self, waiting: Waiting) -> None:
+        self._waiting[waiting.request.id] = waiting
+        self._lanes[waiting.lane] += 1
 
-    def _leave(self, model: ModelName) -> None:
-        self._of_model[model] -= 1
-        if not self._of_model[model]:
-            del self._of_model[model]
+    def _forget(self, waiting: Waiting) -> None:
+        del self._waiting[waiting.request.id]
+        self._lanes[waiting.lane] -= 1
+
+    def _line(self, waiting: Waiting) -> _Line:
+        key = _line_key(waiting)
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = _Line(_order(self._rules), waiting.request)
+        return line
 
     def _live(self, deadline_s: float, request_id: RequestId) -> Waiting | None:
         waiting = self._waiting.get(request_id)
@@ -125,12 +235,34 @@ class HeldQueue:
             heap[:] = sorted((w.deadline_s, w.request.id) for w in self._waiting.values())
 
     def check(self) -> None:
-        """Order, map and deadlines hold the same requests, in order and in bounds."""
-        assert len(self._waiting) <= self._length_allowed, len(self._waiting)
-        assert self._order == sorted(self._order), self._order
-        assert {rid for _, rid in self._order} == set(self._waiting)
-        assert len(self._order) == len(self._waiting)
-        models = Counter([w.request.model for w in self._waiting.values()])
-        assert self._of_model == models, (self._of_model, models)
+        """Lines, map and deadlines hold the same requests."""
+        assert sum(len(line.order) for line in self._lines.values()) == len(self._waiting)
+        for lane, count in enumerate(self._lanes):
+            assert count == sum(w.lane == lane for w in self._waiting.values()), (lane, count)
+        for line in self._lines.values():
+            assert len(line.order), "a line that nobody stands in is gone"
+            line.order.check()
         live = {rid for deadline_s, rid in self._deadlines if self._live(deadline_s, rid)}
         assert live == set(self._waiting), (live, self._waiting)
+
+
+def _line_key(waiting: Waiting) -> _LineKey:
+    return (part_key(waiting.request), waiting.is_very_long)
+
+
+def _ordering(rules: AdmissionRules) -> tuple[QueueOrder, float, float]:
+    return (rules.order, rules.aging_s, rules.length_penalty)
+
+
+def _order(rules: AdmissionRules) -> _Order:
+    if rules.order is QueueOrder.FAIR:
+        return FairOrder(rules.aging_s)
+    return UtilityOrder(rules.aging_s, rules.length_penalty)
+
+
+def _arrival(waiting: Waiting) -> float:
+    return waiting.arrived_s
+
+
+def _displaced_first(waiting: Waiting) -> tuple[int, float]:
+    return (waiting.request.priority, -waiting.arrived_s)

@@ -1,0 +1,246 @@
+"""Who is next of those who wait for the same nodes: by priority, then everybody in turn by tokens.
+
+Of the priorities the highest is served first, but for aging: among all below high priority, the
+one whose next request came first is, when each named step of priority counts as `aging_s` of
+waiting. So low priority is delayed, not starved.
+
+Within a priority tenants take turns: the one that was given the fewest tokens is next (virtual
+token counter, arXiv 2401.00588, algorithm 2, with all tokens at once when a request leaves). A
+tenant that comes in starts level with the least that is there, or it would have saved up a claim
+while it did not wait. Within a tenant the lanes, one for each class of size, take turns the same
+way: a short request never waits for all long ones before it, and the long get their share. Within
+a lane it is first come first served, and who comes back goes first.
+
+What is taken and cannot be placed is put back as if it had not been taken.
+"""
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+
+from pointsman.core.ids import RequestId
+from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_NORMAL
+from pointsman.core.placement import Waiting
+
+Admits = Callable[[int], bool]
+"""Whether the gate is open for a priority; if it is for one, it is for those above."""
+
+Rank = tuple[int, float]
+"""The order over all: lower is sooner."""
+
+LANE_TOKENS = (1_024, 4_096, 16_384, 65_536)
+LANES = len(LANE_TOKENS) + 1
+"""Classes of size, four times as long each: the shortest are served as if they were alone."""
+
+_STALE_MAX = 64
+_Queue = OrderedDict[RequestId, Waiting]
+
+
+def lane_of(tokens: int) -> int:
+    """The lane of a request with so many tokens, prompt and output."""
+    return bisect_left(LANE_TOKENS, tokens)
+
+
+class FairOrder:
+    """Each operation takes the logarithm of the tenants, and a look at each priority there is."""
+
+    def __init__(self, aging_s: float) -> None:
+        self._levels: dict[int, _Level] = {}
+        self._step_s = aging_s / (PRIORITY_HIGH - PRIORITY_NORMAL)
+
+    def __len__(self) -> int:
+        return sum(len(level) for level in self._levels.values())
+
+    def add(self, waiting: Waiting) -> None:
+        priority = waiting.request.priority
+        level = self._levels.get(priority)
+        if level is None or not len(level):
+            level = self._levels[priority] = _Level()
+        level.add(waiting)
+
+    def head(self, admits: Admits) -> tuple[Rank, Waiting] | None:
+        """Who is next of those that the gate lets pass, and how soon among others."""
+        best: tuple[Rank, Waiting] | None = None
+        for priority, level in self._levels.items():
+            waiting = level.head() if len(level) and admits(priority) else None
+            if waiting is None:
+                continue
+            rank = self._rank(priority, waiting)
+            if best is None or rank < best[0]:
+                best = (rank, waiting)
+        return best
+
+    def take(self, waiting: Waiting) -> None:
+        """Take out what `head` has just named."""
+        self._levels[waiting.request.priority].take(waiting)
+
+    def put_back(self, waiting: Waiting) -> None:
+        """Undo a `take`; of several, the last one first."""
+        self._levels[waiting.request.priority].put_back(waiting)
+
+    def remove(self, waiting: Waiting) -> None:
+        """It will never be served, and has taken nobody's turn."""
+        self._levels[waiting.request.priority].remove(waiting)
+
+    def ahead(self, priority: int) -> int:
+        """Those that are at least as urgent."""
+        return sum(len(level) for p, level in self._levels.items() if p >= priority)
+
+    def last(self) -> Waiting | None:
+        """The latest of the lowest priority."""
+        lowest = min((p for p, level in self._levels.items() if len(level)), default=None)
+        return None if lowest is None else self._levels[lowest].last()
+
+    def _rank(self, priority: int, waiting: Waiting) -> Rank:
+        if priority >= PRIORITY_HIGH:
+            return (-priority, waiting.arrived_s)
+        if not self._step_s:
+            return (PRIORITY_HIGH - priority, waiting.arrived_s)
+        return (0, waiting.arrived_s - priority * self._step_s)
+
+    def check(self) -> None:
+        for level in self._levels.values():
+            level.check()
+
+
+class _Level:
+    """Those of one priority. Tenants that wait no more are remembered while others wait: their
+    counters say that they have had their turn."""
+
+    def __init__(self) -> None:
+        self._arrivals: _Queue = OrderedDict()
+        self._tenants: dict[str, _Tenant] = {}
+        self._turns: list[tuple[int, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._arrivals)
+
+    def add(self, waiting: Waiting) -> None:
+        self._forget_settled()
+        name = waiting.request.tenant
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            tenant = self._tenants[name] = _Tenant()
+        if not tenant.waits:
+            tenant.served = max(tenant.served, self._least())
+            heappush(self._turns, (tenant.served, name))
+        tenant.add(waiting)
+        self._arrivals[waiting.request.id] = waiting
+
+    def head(self) -> Waiting | None:
+        tenant = self._next()
+        return None if tenant is None else tenant.head()
+
+    def take(self, waiting: Waiting) -> None:
+        name = waiting.request.tenant
+        tenant = self._tenants[name]
+        del self._arrivals[waiting.request.id]
+        tenant.take(waiting)
+        if tenant.waits:
+            heappush(self._turns, (tenant.served, name))
+
+    def put_back(self, waiting: Waiting) -> None:
+        name = waiting.request.tenant
+        tenant = self._tenants[name]
+        tenant.put_back(waiting)
+        heappush(self._turns, (tenant.served, name))
+        self._arrivals[waiting.request.id] = waiting
+
+    def remove(self, waiting: Waiting) -> None:
+        del self._arrivals[waiting.request.id]
+        self._tenants[waiting.request.tenant].remove(waiting)
+
+    def last(self) -> Waiting:
+        return self._arrivals[next(reversed(self._arrivals))]
+
+    def _next(self) -> "_Tenant | None":
+        """The tenant whose turn it is. Turns that are void are dropped on the way."""
+        turns = self._turns
+        while turns:
+            served, name = turns[0]
+            tenant = self._tenants.get(name)
+            if tenant is not None and tenant.waits and tenant.served == served:
+                return tenant
+            heappop(turns)
+        return None
+
+    def _least(self) -> int:
+        tenant = self._next()
+        return 0 if tenant is None else tenant.served
+
+    def _forget_settled(self) -> None:
+        """Before what is remembered outgrows what waits, drop what says nothing any more; and
+        where that is not enough, all turns that were had."""
+        if not self._is_crowded:
+            return
+        least = self._least()
+        self._keep({n: t for n, t in self._tenants.items() if t.waits or t.served > least})
+        if self._is_crowded:
+            self._keep({name: t for name, t in self._tenants.items() if t.waits})
+
+    @property
+    def _is_crowded(self) -> bool:
+        return len(self._tenants) + len(self._turns) > 4 * len(self._arrivals) + _STALE_MAX
+
+    def _keep(self, tenants: "dict[str, _Tenant]") -> None:
+        self._tenants = tenants
+        self._turns = [(t.served, name) for name, t in tenants.items() if t.waits]
+        heapify(self._turns)
+
+    def check(self) -> None:
+        waiting = sum(tenant.count for tenant in self._tenants.values())
+        assert waiting == len(self._arrivals), (waiting, len(self._arrivals))
+        turns = set(self._turns)
+        for name, tenant in self._tenants.items():
+            assert not tenant.waits or (tenant.served, name) in turns, name
+
+
+class _Tenant:
+    """One tenant's lanes. `served` are the tokens that it was given, or as good as."""
+
+    __slots__ = ("_lanes", "_served", "served")
+
+    def __init__(self) -> None:
+        self.served = 0
+        self._lanes: list[_Queue] = [OrderedDict() for _ in range(LANES)]
+        self._served = [0] * LANES
+
+    @property
+    def waits(self) -> bool:
+        return any(self._lanes)
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self._lanes))
+
+    def add(self, waiting: Waiting) -> None:
+        queue, served = self._lanes[waiting.lane], self._served
+        if not queue:
+            least = min((served[i] for i, lane in enumerate(self._lanes) if lane), default=0)
+            served[waiting.lane] = max(served[waiting.lane], least)
+        comes_back = bool(queue) and waiting.arrived_s < queue[next(iter(queue))].arrived_s
+        queue[waiting.request.id] = waiting
+        if comes_back:
+            queue.move_to_end(waiting.request.id, last=False)
+
+    def head(self) -> Waiting:
+        """The first of the lane that was given least; of equal ones the shortest."""
+        lanes, served = self._lanes, self._served
+        queue = lanes[min((i for i in range(LANES) if lanes[i]), key=served.__getitem__)]
+        return queue[next(iter(queue))]
+
+    def take(self, waiting: Waiting) -> None:
+        del self._lanes[waiting.lane][waiting.request.id]
+        self._served[waiting.lane] += waiting.tokens
+        self.served += waiting.tokens
+
+    def put_back(self, waiting: Waiting) -> None:
+        queue = self._lanes[waiting.lane]
+        queue[waiting.request.id] = waiting
+        queue.move_to_end(waiting.request.id, last=False)
+        self._served[waiting.lane] -= waiting.tokens
+        self.served -= waiting.tokens
+
+    def remove(self, waiting: Waiting) -> None:
+        del self._lanes[waiting.lane][waiting.request.id]

@@ -1,0 +1,90 @@
+"""Whether a request comes in, waits or is refused, before any node is looked at.
+
+    below yellow    everybody comes in
+    yellow [80 %]   low priority comes in up to its share of the nodes; what is beyond is refused
+    red    [90 %]   whoever is new waits, and only high priority passes
+    very long       prompts of 32k tokens and more wait while they hold their share of the nodes
+
+Shares are of the nodes that could serve the request (`load`). Each line is looked at before the
+request is added, so it is crossed once: what fits nowhere is routing's to find out. Nothing is
+refused for lack of room but low priority: what finds none waits.
+"""
+
+from enum import StrEnum
+
+from pointsman.core.admission.load import Loads, Part
+from pointsman.core.errors import Reason
+from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_LOW, AdmissionRules
+from pointsman.core.placement import Hold, Refusal
+from pointsman.core.request import Request
+
+
+class Watermark(StrEnum):
+    """How full a part of the cluster is, as far as admission goes."""
+
+    GREEN = "green"
+    YELLOW = "yellow"
+    RED = "red"
+
+
+class Gate:
+    """Reads the loads; changes nothing."""
+
+    def __init__(self, loads: Loads, rules: AdmissionRules) -> None:
+        self._loads = loads
+        self._rules = rules
+
+    def apply(self, rules: AdmissionRules) -> None:
+        """Judge by these from here on."""
+        self._rules = rules
+
+    def examine(
+        self, request: Request, *, is_very_long: bool, now_s: float
+    ) -> Hold | Refusal | None:
+        """None lets it pass to routing."""
+        rules = self._rules
+        part = self._loads.part(request)
+        fill = part.fill(now_s)
+        if fill >= rules.yellow_share and request.priority <= PRIORITY_LOW:
+            low = part.low_share()
+            if low >= rules.low_share:
+                return Refusal(Reason.LOW_PRIORITY, _low_detail(fill, low, rules))
+        if request.priority < PRIORITY_HIGH:
+            if fill >= rules.red_share:
+                return Hold(f"red: {fill:.0%} of the nodes is taken")
+            if part.backlog(rules.backlog_s) >= 1:
+                return Hold("red: every node has prompts waiting")
+        if is_very_long and self._is_long_full(part):
+            return Hold(f"long context: such prompts hold {part.long_share():.0%} of the nodes")
+        return None
+
+    def may_pass(
+        self, request: Request, is_very_long: bool, priority: int, *, now_s: float
+    ) -> bool:
+        """Whether who waits for the same nodes as `request`, with this priority, may be tried."""
+        part = self._loads.part(request)
+        if is_very_long and self._is_long_full(part):
+            return False
+        rules = self._rules
+        if priority >= PRIORITY_HIGH:
+            return True
+        return part.fill(now_s) < rules.red_share and part.backlog(rules.backlog_s) < 1
+
+    def load(self, request: Request, now_s: float) -> float:
+        """The share taken of the nodes that could serve it."""
+        return self._loads.part(request).fill(now_s)
+
+    def watermark(self, load: float) -> Watermark:
+        if load >= self._rules.red_share:
+            return Watermark.RED
+        return Watermark.YELLOW if load >= self._rules.yellow_share else Watermark.GREEN
+
+    def _is_long_full(self, part: Part) -> bool:
+        return part.long_share() >= self._rules.long_context.share
+
+
+def _low_detail(load: float, low: float, rules: AdmissionRules) -> str:
+    return (
+        f"{load:.0%} of the nodes is taken and low priority has {low:.0%}, its share is "
+        f"{rules.low_share:.0%}. Try again later, or with normal priority."
+    )

@@ -1,0 +1,290 @@
+"""How full each part of the cluster is: running totals of what placed requests hold.
+
+A part is the nodes that could serve a request: those of its model that match its pool, zone and
+labels. Requests are booked on nodes, and each node adds to the parts that it belongs to; so a
+booking costs the same in a fleet of any size, and asking sums nothing up.
+
+    fill    = max(in flight / slots, leased blocks / KV blocks)
+    backlog = min(prefill seconds waiting / (nodes · backlog_s), prompts waiting / (nodes · 2))
+
+Own counts are exact at any moment. What others sent to the nodes is added as far as scrapes tell.
+"""
+
+from pointsman.core.admission.waits import MeanTimes
+from pointsman.core.candidates import matches_constraints
+from pointsman.core.cluster import Cluster, Node
+from pointsman.core.ids import ModelName, NodeId, RequestId
+from pointsman.core.ledger import Ledger
+from pointsman.core.limits import BACKLOG_PREFILLS, PRIORITY_LOW
+from pointsman.core.placement import Lease
+from pointsman.core.request import Request
+
+PARTS_MAX = 1_024
+"""Combinations of model, pool, zone and labels that have totals of their own. Clients name them:
+what is beyond goes by its model alone."""
+
+_LOOK_S = 1.0
+"""How long a sum over the nodes' scrapes and slots is good for: that is how often they come."""
+
+PartKey = tuple[ModelName, str | None, str | None, tuple[tuple[str, str], ...]]
+
+
+def part_key(request: Request) -> PartKey:
+    """What tells apart the nodes that could serve `request`."""
+    return (request.model, request.pool, request.zone, request.labels)
+
+
+class Holding:
+    """What some placed requests hold together. `prefill_s` is of those without a first token."""
+
+    __slots__ = ("blocks", "inflight", "prefill_s", "prefills")
+
+    def __init__(self) -> None:
+        self.inflight = 0
+        self.blocks = 0
+        self.prefill_s = 0.0
+        self.prefills = 0
+
+    def add(self, other: "Holding") -> None:
+        self.inflight += other.inflight
+        self.blocks += other.blocks
+        self.prefill_s += other.prefill_s
+        self.prefills += other.prefills
+
+
+class Part:
+    """Nodes that could serve the same requests. `low` and `long` are within `all`: what low
+    priority holds, and what very long prompts hold."""
+
+    __slots__ = (
+        "_foreign",
+        "_looked_s",
+        "_nodes",
+        "all",
+        "blocks",
+        "long",
+        "low",
+        "slots",
+    )
+
+    def __init__(self, nodes: list[Node], ledger: Ledger) -> None:
+        self._nodes = nodes
+        self.slots = sum(node.concurrency_max for node in nodes)
+        self.blocks = sum(ledger.capacity(node.id) or 0 for node in nodes)
+        self.all = Holding()
+        self.low = Holding()
+        self.long = Holding()
+        self._foreign = 0
+        self._looked_s = float("-inf")
+
+    @property
+    def nodes(self) -> int:
+        return len(self._nodes)
+
+    def look(self, now_s: float) -> None:
+        """Sum up what changes without us, now and then."""
+        if now_s - self._looked_s >= _LOOK_S:
+            self._looked_s = now_s
+            self._foreign = sum(node.foreign(now_s) for node in self._nodes)
+            self.slots = sum(node.concurrency_max for node in self._nodes)
+
+    def fill(self, now_s: float) -> float:
+        """The share that is taken of what runs out first, slots or blocks."""
+        self.look(now_s)
+        return self._share(self.all, self._foreign)
+
+    def low_share(self) -> float:
+        """What low priority has of them."""
+        return self._share(self.low, 0)
+
+    def long_share(self) -> float:
+        """What very long prompts have of them."""
+        return self._share(self.long, 0)
+
+    def backlog(self, backlog_s: float) -> float:
+        """Prefill work that waits, as a share of what may: `backlog_s` on each node, and two
+        prompts, so that none stands still until the next one comes."""
+        nodes = len(self._nodes)
+        if not nodes:
+            return 0.0
+        return min(
+            self.all.prefill_s / (nodes * backlog_s),
+            self.all.prefills / (nodes * BACKLOG_PREFILLS),
+        )
+
+    def _share(self, held: Holding, foreign: int) -> float:
+        if not self.slots:
+            return 0.0
+        share = (held.inflight + foreign) / self.slots
+        return max(share, held.blocks / self.blocks) if self.blocks else share
+
+
+class _Account:
+    """One node's holdings, and those of its parts that go along with them."""
+
+    __slots__ = ("all", "long", "low", "parts")
+
+    def __init__(self) -> None:
+        self.all = Holding()
+        self.low = Holding()
+        self.long = Holding()
+        self.parts: list[Part] = []
+
+    def holdings(self, *, is_low: bool, is_long: bool) -> list[Holding]:
+        """All that change with a request of that kind."""
+        parts = self.parts
+        holdings = [self.all, *[part.all for part in parts]]
+        if is_low:
+            holdings += [self.low, *[part.low for part in parts]]
+        if is_long:
+            holdings += [self.long, *[part.long for part in parts]]
+        return holdings
+
+
+class _Burden:
+    """What one placed request holds, and since when. `prefill_s` is 0 once it has begun to
+    stream, and `prefills` False."""
+
+    __slots__ = (
+        "account",
+        "blocks",
+        "is_long",
+        "is_low",
+        "model",
+        "placed_s",
+        "prefill_s",
+        "prefills",
+    )
+
+    def __init__(
+        self, model: ModelName, account: _Account, blocks: int, prefill_s: float, placed_s: float
+    ) -> None:
+        self.model = model
+        self.account = account
+        self.blocks = blocks
+        self.prefill_s = prefill_s
+        self.placed_s = placed_s
+        self.prefills = True
+        self.is_low = self.is_long = False
+
+
+class Loads:
+    """All totals. The bookings change them, the gate asks for them. Prompts of `long_tokens` are
+    very long; who was placed by another bound stays counted by that one."""
+
+    def __init__(self, cluster: Cluster, ledger: Ledger, long_tokens: int) -> None:
+        self.long_tokens = long_tokens
+        self._cluster = cluster
+        self._ledger = ledger
+        self.first_tokens = MeanTimes()
+        self.executions = MeanTimes()
+        self._accounts: dict[NodeId, _Account] = {}
+        self._burdens: dict[RequestId, _Burden] = {}
+        self._parts: dict[PartKey, Part] = {}
+        self._version = -1
+
+    def part(self, request: Request) -> Part:
+        """The nodes that could serve `request` at this moment, were they free."""
+        if self._version != self._cluster.version:
+            self._regroup()
+        key = part_key(request)
+        part = self._parts.get(key)
+        if part is None:
+            if len(self._parts) >= PARTS_MAX:
+                key = (request.model, None, None, ())
+                part = self._parts.get(key)
+            if part is None:
+                part = self._parts[key] = self._grouped(key, request)
+        return part
+
+    def book(
+        self, request: Request, prompt_tokens: int, lease: Lease, prefill_s: float, now_s: float
+    ) -> None:
+        """A request is placed, with this lease and so much prefill to come."""
+        if self._version != self._cluster.version:
+            self._regroup()
+        account, blocks = self._account(lease.node_id), lease.blocks
+        is_low = request.priority <= PRIORITY_LOW
+        is_long = prompt_tokens >= self.long_tokens
+        burden = _Burden(request.model, account, blocks, prefill_s, now_s)
+        burden.is_low, burden.is_long = is_low, is_long
+        self._burdens[request.id] = burden
+        for held in account.holdings(is_low=is_low, is_long=is_long):
+            held.inflight += 1
+            held.blocks += blocks
+            held.prefill_s += prefill_s
+            held.prefills += 1
+
+    def prefilled(self, request_id: RequestId, now_s: float) -> None:
+        """Its first token is there, or taken to be. Harmless twice."""
+        burden = self._burdens.get(request_id)
+        if burden is None or not burden.prefills:
+            return
+        prefill_s, burden.prefill_s, burden.prefills = burden.prefill_s, 0.0, False
+        for held in burden.account.holdings(is_low=burden.is_low, is_long=burden.is_long):
+            held.prefill_s -= prefill_s
+            held.prefills -= 1
+        self.first_tokens.took(burden.model, now_s - burden.placed_s)
+
+    def release(self, request_id: RequestId, now_s: float) -> None:
+        """It is over. Harmless twice."""
+        burden = self._burdens.pop(request_id, None)
+        if burden is None:
+            return
+        for held in burden.account.holdings(is_low=burden.is_low, is_long=burden.is_long):
+            held.inflight -= 1
+            held.blocks -= burden.blocks
+            held.prefill_s -= burden.prefill_s
+            held.prefills -= burden.prefills
+            if not held.inflight:
+                held.prefill_s = 0.0  # rounding does not add up
+        if not burden.prefills:
+            self.executions.took(burden.model, now_s - burden.placed_s)
+
+    def _account(self, node_id: NodeId) -> _Account:
+        account = self._accounts.get(node_id)
+        if account is None:
+            account = self._accounts[node_id] = _Account()
+        return account
+
+    def _regroup(self) -> None:
+        """Nodes came, went or changed: parts are made anew when they are asked for."""
+        self._version = self._cluster.version
+        self._parts.clear()
+        for node_id, account in list(self._accounts.items()):
+            account.parts.clear()
+            if not account.all.inflight and self._cluster.get(node_id) is None:
+                del self._accounts[node_id]
+
+    def _grouped(self, key: PartKey, request: Request) -> Part:
+        nodes = self._cluster.serving(request.model)
+        if key[1:] != (None, None, ()):
+            nodes = [node for node in nodes if matches_constraints(node, request)]
+        part = Part(nodes, self._ledger)
+        for node in nodes:
+            account = self._account(node.id)
+            account.parts.append(part)
+            part.all.add(account.all)
+            part.low.add(account.low)
+            part.long.add(account.long)
+        return part
+
+    def check(self) -> None:
+        """Every total is the sum of what the requests hold, and nothing is negative."""
+        for account in self._accounts.values():
+            burdens = [b for b in self._burdens.values() if b.account is account]
+            _check(account.all, burdens)
+            _check(account.low, [b for b in burdens if b.is_low])
+            _check(account.long, [b for b in burdens if b.is_long])
+        if self._version != self._cluster.version:
+            return
+        for part in self._parts.values():
+            accounts = [a for a in self._accounts.values() if part in a.parts]
+            assert part.all.inflight == sum(a.all.inflight for a in accounts), part.all.inflight
+            assert part.all.blocks == sum(a.all.blocks for a in accounts), part.all.blocks
+
+
+def _check(held: Holding, burdens: list[_Burden]) -> None:
+    assert held.inflight == len(burdens), (held.inflight, burdens)
+    assert held.blocks == sum(burden.blocks for burden in burdens), held.blocks
+    assert abs(held.prefill_s - sum(b.prefill_s for b in burdens)) < 1e-3, held.prefill_s

@@ -1,0 +1,94 @@
+"""What waiting is foretold from: mean times, and the rates at which requests come.
+
+By Little's law the nodes take so many of a model's requests a second in as there are in a stage of
+theirs, by the mean time that they spend there:
+
+    drain = max(prefills / mean time to first token, in flight / mean execution time)      [1/s]
+    wait  = position / (drain - overtaking)                                                [s]
+
+In a steady overload both stages are as fast; while nodes fill up the first one tells how fast.
+`overtaking` is the rate at which more urgent requests come for the same nodes: they take the room
+that becomes free. Where they take all of it, the wait is without end. Times run from placement,
+with the engine's own queue in them, as the law has it.
+"""
+
+from collections import OrderedDict
+from math import inf
+
+from pointsman.core.ids import ModelName
+from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_LOW
+
+_MODELS_MAX = 1_024
+_SAMPLES_MIN = 8
+_SMOOTHING_MIN = 0.02  # a memory of 50 executions
+_WINDOW_S = 5.0
+
+TIERS = 3
+
+
+def tier(priority: int) -> int:
+    """0 high, 1 normal, 2 low."""
+    if priority >= PRIORITY_HIGH:
+        return 0
+    return 2 if priority <= PRIORITY_LOW else 1
+
+
+class MeanTimes:
+    """Mean times by model: of all samples at first, then of the last 50 or so."""
+
+    def __init__(self) -> None:
+        self._means: OrderedDict[ModelName, _Mean] = OrderedDict()
+
+    def took(self, model: ModelName, seconds: float) -> None:
+        """One of this model took so long."""
+        mean = self._means.get(model)
+        if mean is None:
+            mean = self._means[model] = _Mean()
+            if len(self._means) > _MODELS_MAX:
+                self._means.popitem(last=False)
+        mean.add(seconds)
+
+    def mean_s(self, model: ModelName) -> float | None:
+        """None until there were a few."""
+        mean = self._means.get(model)
+        return None if mean is None or mean.count < _SAMPLES_MIN else max(mean.value, 1e-6)
+
+
+class _Mean:
+    __slots__ = ("count", "value")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.value = 0.0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.value += max(_SMOOTHING_MIN, 1.0 / self.count) * (value - self.value)
+
+
+class Rate:
+    """Events a second, over this window of five seconds and the one before."""
+
+    __slots__ = ("_before", "_count", "_since_s")
+
+    def __init__(self) -> None:
+        self._since_s = -inf
+        self._count = 0
+        self._before = 0
+
+    def add(self, now_s: float) -> None:
+        """One has happened."""
+        self._turn(now_s)
+        self._count += 1
+
+    def per_s(self, now_s: float) -> float:
+        self._turn(now_s)
+        return (self._before + self._count) / (_WINDOW_S + now_s - self._since_s)
+
+    def _turn(self, now_s: float) -> None:
+        elapsed_s = now_s - self._since_s
+        if elapsed_s < _WINDOW_S:
+            return
+        self._before = self._count if elapsed_s < 2 * _WINDOW_S else 0
+        self._since_s = now_s
+        self._count = 0

@@ -1,0 +1,120 @@
+"""All that a scheduler owns, put together; and looks at it that change nothing."""
+
+from pointsman.core import views
+from pointsman.core.admission.admission import Admission
+from pointsman.core.admission.retry_budget import RetryBudget
+from pointsman.core.admission.retry_guard import RetryGuard
+from pointsman.core.block_set import BlockSet
+from pointsman.core.bookings import Bookings
+from pointsman.core.calibration import OutputLengths, TokenRatio
+from pointsman.core.cluster import Cluster
+from pointsman.core.events import ModelCard
+from pointsman.core.homes import Homes
+from pointsman.core.ids import NodeId
+from pointsman.core.judge import Judge
+from pointsman.core.ledger import Ledger
+from pointsman.core.membership import Membership
+from pointsman.core.options import SchedulerOptions
+from pointsman.core.recalls import Recalls
+from pointsman.core.residency import Residency
+from pointsman.core.router import Router
+from pointsman.core.stats import Stats
+
+
+class State:
+    """Changed by `Scheduler` alone."""
+
+    def __init__(self, options: SchedulerOptions) -> None:
+        self._cluster = Cluster(options.health)
+        self._homes = Homes(self._cluster)
+        self._residency = Residency(options.index_bytes_max)
+        self._ledger = Ledger()
+        self._lengths = OutputLengths()
+        self._ratios = TokenRatio()
+        self._admission = Admission(self._cluster, self._ledger, options)
+        self._held = self._admission.held
+        self._retries = RetryBudget(options.retries)
+        self._router = Router(
+            cluster=self._cluster,
+            residency=self._residency,
+            ledger=self._ledger,
+            lengths=self._lengths,
+            ratios=self._ratios,
+            held=self._held,
+        )
+        self.guard = RetryGuard(options.retry_guard, self._router.is_contended, options.seed)
+        self._judge = Judge(self._cluster)
+        self._membership = Membership(
+            cluster=self._cluster,
+            judge=self._judge,
+            ledger=self._ledger,
+            residency=self._residency,
+            ratios=self._ratios,
+        )
+        self._bookings = Bookings(
+            cluster=self._cluster,
+            ledger=self._ledger,
+            residency=self._residency,
+            loads=self._admission.loads,
+        )
+        self._recalls = Recalls(options.rules, self._bookings, self._retries)
+        self.stats = Stats()
+        self.turned = self._cluster.turned  # nodes, by health and cause
+
+    def catch_up(self) -> None:
+        """Credit the last placement now, since nobody waits for an answer at this moment."""
+        self._bookings.catch_up()
+
+    def models(self) -> list[ModelCard]:
+        return self._cluster.models()
+
+    def ready(self) -> bool:
+        """Whether any node can take work."""
+        return any(node.serving for node in self._cluster.nodes)
+
+    def nodes(self, now_s: float) -> list[views.NodeView]:
+        self.catch_up()
+        return views.node_views(self._cluster.nodes, self._ledger, self._residency, now_s)
+
+    def hot_prefixes(self, count: int, now_s: float) -> list[views.HotPrefixView]:
+        return views.hot_prefix_views(self._cluster.nodes, self._residency, count, now_s)
+
+    def inflight_on(self, node_id: NodeId) -> int:
+        """Requests placed on an incarnation; none on one that has ended."""
+        node = self._cluster.get(node_id)
+        return 0 if node is None else node.inflight
+
+    def told(self, node_id: NodeId) -> BlockSet | None:
+        """What an agent has told of its node's cache, to be compared with what it has itself;
+        None where there is no such node, or nothing is told of it or believed."""
+        node = self._cluster.get(node_id)
+        return None if node is None else self._residency.told(node)
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._bookings)
+
+    @property
+    def index_bytes(self) -> int:
+        self.catch_up()
+        return self._residency.bytes()
+
+    def next_deadline_s(self) -> float | None:
+        """When a `Tick` is next due; None when nothing waits for one. Who is held waits for
+        prefills to be over, too, also those that are only assumed to be."""
+        deadline_s = self._held.next_deadline_s()
+        start_s = None if deadline_s is None else self._bookings.next_assumed_start_s()
+        return deadline_s if start_s is None else min(start_s, deadline_s or start_s)
+
+    def check(self) -> None:
+        """Every booking has its flight: leases, in-flight counts and tokens add up."""
+        self._cluster.check()
+        self._ledger.check()
+        self._residency.check()
+        self._admission.check()
+        self._bookings.check()
+        self.guard.check()
