@@ -2,44 +2,139 @@
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from pointsman.core.admission.fair import lane_of
 from pointsman.core.admission.held import HeldQueue
 from pointsman.core.ids import RequestId
-from pointsman.core.placement import Attempt
+from pointsman.core.limits import AdmissionRules, QueueOrder
+from pointsman.core.placement import Attempt, Waiting
+from pointsman.core.request import Request
 from tests.support.driver import request
 
 
 def attempt(request_id: str, arrived_s: float = 0.0, **fields: object) -> Attempt:
-    return Attempt(request(request_id, **fields), arrived_s)
+    return Attempt(request(request_id, **fields), arrived_s)  # type: ignore[arg-type]  # test keywords
 
 
-def ids(queue: HeldQueue) -> list[str]:
-    return [waiting.request.id for waiting in queue]
+def anybody(_: Request, is_very_long: bool, priority: int) -> bool:
+    return True
+
+
+def drained(queue: HeldQueue) -> list[str]:
+    """The order in which all would be served; they are back at their places afterwards."""
+    taken: list[Waiting] = []
+    while (waiting := queue.take(anybody)) is not None:
+        taken.append(waiting)
+    queue.put_back(taken)
+    queue.check()
+    return [waiting.request.id for waiting in taken]
 
 
 def test_urgency_comes_before_arrival() -> None:
     queue = HeldQueue()
-    assert queue.add(attempt("a"), 0.0) == 1
-    assert queue.add(attempt("b"), 0.0) == 2
-    assert queue.add(attempt("c", priority=5), 0.0) == 1
-    assert ids(queue) == ["c", "a", "b"]
-
-
-def test_a_full_queue_says_so_and_keeps_what_it_has() -> None:
-    queue = HeldQueue(length_max=1)
     queue.add(attempt("a"), 0.0)
+    queue.add(attempt("b"), 0.0)
+    queue.add(attempt("c", priority=5), 0.0)
+    queue.add(attempt("d", priority=10), 9.0)
+    assert drained(queue) == ["d", "c", "a", "b"]
+    assert drained(queue) == ["d", "c", "a", "b"], "as if nobody had been taken"
+
+
+def test_waiting_counts_like_priority_but_never_like_high() -> None:
+    queue = HeldQueue(rules=AdmissionRules(aging_s=20.0))
+    queue.add(attempt("low", 0.0, priority=-10), 0.0)
+    queue.add(attempt("normal", 19.0), 19.0)
+    assert drained(queue) == ["normal", "low"]
+    queue.add(attempt("later", 21.0), 21.0)
+    assert drained(queue) == ["normal", "low", "later"]
+    queue.add(attempt("high", 500.0, priority=10), 500.0)
+    assert drained(queue)[0] == "high"
+
+
+def test_without_aging_priority_is_all() -> None:
+    queue = HeldQueue(rules=AdmissionRules(aging_s=0.0))
+    queue.add(attempt("low", 0.0, priority=-10), 0.0)
+    queue.add(attempt("normal", 900.0), 900.0)
+    assert drained(queue) == ["normal", "low"]
+
+
+def test_long_prompts_of_one_tenant_do_not_starve_the_short_ones_of_another() -> None:
+    """Fair by requests would serve one of each in turn: 320 times as many tokens for one."""
+    queue = HeldQueue()
+    for i in range(8):
+        queue.add(attempt(f"long{i}", tenant="a"), 0.0, prompt_tokens=32_000)
+    for i in range(8):
+        queue.add(attempt(f"short{i}", tenant="b"), 0.0, prompt_tokens=100)
+    served = drained(queue)
+    assert served[:2] == ["long0", "short0"]
+    assert served[2:9] == [f"short{i}" for i in range(1, 8)]
+
+
+def test_short_requests_do_not_wait_behind_all_long_ones_nor_the_long_for_ever() -> None:
+    queue = HeldQueue()
+    for i in range(4):
+        queue.add(attempt(f"long{i}"), 0.0, prompt_tokens=8_000)
+    for i in range(40):
+        queue.add(attempt(f"short{i}"), 0.0, prompt_tokens=800)
+    served = drained(queue)
+    assert served.index("short0") == 0
+    assert [served.index(f"long{i}") for i in range(4)] == [1, 12, 23, 34]
+
+
+def test_who_has_had_nothing_for_long_has_no_claim_saved_up() -> None:
+    queue = HeldQueue()
+    for i in range(6):
+        queue.add(attempt(f"a{i}", tenant="a"), 0.0, prompt_tokens=1_000)
+    for _ in range(3):
+        taken = queue.take(anybody)
+        assert taken is not None
+    queue.put_back([])
+    for i in range(6):
+        queue.add(attempt(f"b{i}", tenant="b"), 0.0, prompt_tokens=1_000)
+    assert drained(queue) == ["a3", "b0", "a4", "b1", "a5", "b2", "b3", "b4", "b5"]
+
+
+def test_order_by_utility_is_priority_for_size_and_ages() -> None:
+    rules = AdmissionRules(order=QueueOrder.UTILITY, aging_s=20.0)
+    queue = HeldQueue(rules=rules)
+    queue.add(attempt("long"), 0.0, prompt_tokens=8_000)
+    queue.add(attempt("short"), 0.0, prompt_tokens=100)
+    queue.add(attempt("urgent", priority=10), 0.0, prompt_tokens=8_000)
+    assert drained(queue) == ["short", "urgent", "long"]
+    queue.add(attempt("new", 100.0), 100.0, prompt_tokens=100)
+    assert drained(queue) == ["short", "urgent", "long", "new"]
+
+
+def test_the_order_may_change_while_requests_wait() -> None:
+    queue = HeldQueue()
+    queue.add(attempt("long"), 0.0, prompt_tokens=900)
+    queue.add(attempt("short"), 0.0, prompt_tokens=100)
+    assert drained(queue) == ["long", "short"]
+    queue.apply(8, 30.0, AdmissionRules(order=QueueOrder.UTILITY))
+    assert drained(queue) == ["short", "long"]
+
+
+def test_a_full_queue_gives_up_the_latest_of_the_least_urgent() -> None:
+    queue = HeldQueue(length_max=2)
+    queue.add(attempt("a", priority=-1), 0.0)
+    queue.add(attempt("b", 1.0, priority=-1), 1.0)
     assert queue.full
-    assert ids(queue) == ["a"]
+    assert not queue.has_less_urgent(request("x", priority=-1))
+    assert queue.has_less_urgent(request("x"))
+    queue.add(attempt("c", 1.5), 1.5)
+    assert [w.request.id for w in queue.surplus()] == ["b"]
+    assert drained(queue) == ["c", "a"]
 
 
 def test_deadlines_expire_in_order_and_only_once() -> None:
     queue = HeldQueue()
     queue.add(attempt("late", hold_s=9.0), 0.0)
     queue.add(attempt("soon", hold_s=1.0), 0.0)
+    queue.add(attempt("due", hold_s=9.0, slo_ttft_s=2.0), 0.0)
     assert queue.next_deadline_s() == 1.0
-    assert [w.request.id for w in queue.expired(1.0)] == ["soon"]
-    assert queue.expired(1.0) == []
+    assert [w.request.id for w in queue.expired(2.0)] == ["soon", "due"]
+    assert queue.expired(2.0) == []
     assert queue.next_deadline_s() == 9.0
 
 
@@ -51,12 +146,14 @@ def test_a_request_that_leaves_is_forgotten() -> None:
     assert queue.next_deadline_s() is None
 
 
-def test_who_is_ahead_is_of_the_same_model_and_as_urgent() -> None:
+def test_who_is_ahead_waits_for_the_same_nodes_and_is_as_urgent() -> None:
     queue = HeldQueue()
     queue.add(attempt("other", model="z"), 0.0)
+    queue.add(attempt("elsewhere", pool="long"), 0.0)
     queue.add(attempt("low", priority=-1), 0.0)
     queue.add(attempt("same"), 0.0)
-    assert [w.request.id for w in queue.ahead_of(request("x"))] == ["same"]
+    assert queue.ahead(request("x")) == 1
+    assert queue.ahead(request("x", priority=-1)) == 2
 
 
 def test_how_many_are_ahead_is_a_place_in_the_queue_and_at_most_all_of_its_model() -> None:
@@ -76,52 +173,154 @@ def test_how_many_are_ahead_is_a_place_in_the_queue_and_at_most_all_of_its_model
 def test_who_comes_back_has_lost_no_place_and_waits_from_now_on() -> None:
     queue = HeldQueue()
     queue.add(attempt("later", 5.0, hold_s=10.0), 5.0)
-    assert queue.add(attempt("back", 1.0, hold_s=10.0), 8.0) == 1
-    assert ids(queue) == ["back", "later"]
+    queue.add(attempt("back", 1.0, hold_s=10.0), 8.0)
+    assert drained(queue) == ["back", "later"]
     assert queue.next_deadline_s() == 15.0
     assert [w.request.id for w in queue.expired(18.0)] == ["later", "back"]
 
 
-class HeldMachine(RuleBasedStateMachine):
-    """A list sorted at each look is the slow twin."""
+def test_a_closed_gate_lets_those_above_it_pass() -> None:
+    queue = HeldQueue()
+    queue.add(attempt("very long"), 0.0, prompt_tokens=40_000)
+    queue.add(attempt("normal"), 0.0)
+    queue.add(attempt("high", priority=10), 0.0)
 
+    def only_high(_: Request, is_very_long: bool, priority: int) -> bool:
+        return priority >= 10
+
+    def no_very_long(_: Request, is_very_long: bool, priority: int) -> bool:
+        return not is_very_long
+
+    taken = queue.take(only_high)
+    assert taken is not None
+    assert taken.request.id == "high"
+    assert queue.take(only_high) is None
+    queue.put_back([taken])
+    passed = [queue.take(no_very_long), queue.take(no_very_long)]
+    assert [w.request.id for w in passed if w is not None] == ["high", "normal"]
+    assert queue.take(no_very_long) is None
+
+
+class SlowTwin:
+    """The same order, looked for among all at each step."""
+
+    def __init__(self, aging_s: float) -> None:
+        self.waiting: list[Waiting] = []
+        self.served: dict[tuple[int, str], int] = {}
+        self.lane_served: dict[tuple[int, str, int], int] = {}
+        self.step_s = aging_s / 10
+
+    def add(self, waiting: Waiting) -> None:
+        level, tenant, lane = _kind(waiting)
+        here = [w for w in self.waiting if w.request.priority == level]
+        mine = [w for w in here if w.request.tenant == tenant]
+        if not here:
+            self.served = {k: v for k, v in self.served.items() if k[0] != level}
+            self.lane_served = {k: v for k, v in self.lane_served.items() if k[0] != level}
+        if not mine:
+            least = min((self.served[level, w.request.tenant] for w in here), default=0)
+            self.served[level, tenant] = max(self.served.get((level, tenant), 0), least)
+        if not any(w.lane == lane for w in mine):
+            least = min((self.lane_served[level, tenant, w.lane] for w in mine), default=0)
+            before = self.lane_served.get((level, tenant, lane), 0)
+            self.lane_served[level, tenant, lane] = max(before, least)
+        self.waiting.append(waiting)
+
+    def head(self, waiting: list[Waiting]) -> Waiting:
+        """By levels, of each its next one."""
+        levels = {w.request.priority for w in waiting}
+        heads = [self._of_level([w for w in waiting if w.request.priority == p]) for p in levels]
+        return min(heads, key=self._rank)
+
+    def _of_level(self, waiting: list[Waiting]) -> Waiting:
+        def turn(w: Waiting) -> tuple[int, str, int, int, int]:
+            level, tenant, lane = _kind(w)
+            lanes = self.lane_served[level, tenant, lane]
+            return (self.served[level, tenant], tenant, lanes, lane, waiting.index(w))
+
+        return min(waiting, key=turn)
+
+    def _rank(self, w: Waiting) -> tuple[int, float]:
+        priority = w.request.priority
+        if priority >= 10:
+            return (-priority, w.arrived_s)
+        return (0, w.arrived_s - priority * self.step_s)
+
+    def serve(self, waiting: Waiting) -> None:
+        level, tenant, lane = _kind(waiting)
+        self.served[level, tenant] += waiting.tokens
+        self.lane_served[level, tenant, lane] += waiting.tokens
+
+    def drained(self) -> list[str]:
+        served, lanes = dict(self.served), dict(self.lane_served)
+        left, order = list(self.waiting), list[str]()
+        while left:
+            head = self.head(left)
+            left.remove(head)
+            self.serve(head)
+            order.append(head.request.id)
+        self.served, self.lane_served = served, lanes
+        return order
+
+
+def _kind(waiting: Waiting) -> tuple[int, str, int]:
+    return (waiting.request.priority, waiting.request.tenant, waiting.lane)
+
+
+class HeldMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.queue = HeldQueue(length_max=8)
-        self.twin: list[tuple[int, int, str, float]] = []
+        self.queue = HeldQueue(length_max=64, rules=AdmissionRules(aging_s=20.0))
+        self.twin = SlowTwin(20.0)
         self.count = 0
         self.now_s = 0.0
 
-    @precondition(lambda self: not self.queue.full)
-    @rule(priority=st.integers(-2, 2), hold_s=st.integers(1, 20))
-    def add(self, priority: int, hold_s: int) -> None:
+    @rule(
+        priority=st.sampled_from([-10, 0, 3, 10, 20]),
+        hold_s=st.integers(1, 40),
+        tenant=st.sampled_from(["", "a", "b"]),
+        tokens=st.sampled_from([50, 100, 2_000, 20_000]),
+    )
+    def add(self, priority: int, hold_s: int, tenant: str, tokens: int) -> None:
         self.count += 1
-        name = f"r{self.count}"
-        position = self.queue.add(attempt(name, priority=priority, hold_s=hold_s), self.now_s)
-        self.twin.append((-priority, self.count, name, self.now_s + hold_s))
-        self.twin.sort()
-        assert self.twin[position - 1][2] == name
+        fields = {"priority": priority, "hold_s": hold_s, "tenant": tenant}
+        made = attempt(f"r{self.count}", self.now_s, **fields)
+        waiting = self.queue.add(made, self.now_s, prompt_tokens=tokens)
+        assert waiting.lane == lane_of(tokens)
+        self.twin.add(waiting)
 
     @rule(which=st.integers(1, 40))
     def remove(self, which: int) -> None:
         name = f"r{which}"
-        known = any(entry[2] == name for entry in self.twin)
+        known = any(w.request.id == name for w in self.twin.waiting)
         assert (self.queue.remove(RequestId(name)) is not None) == known
-        self.twin = [entry for entry in self.twin if entry[2] != name]
+        self.twin.waiting = [w for w in self.twin.waiting if w.request.id != name]
+
+    @rule(misses=st.integers(0, 3), serves=st.integers(0, 3))
+    def scan(self, misses: int, serves: int) -> None:
+        """Some find no place and some do; who found none is as if never taken."""
+        missed = [w for _ in range(misses) if (w := self.queue.take(anybody)) is not None]
+        served = [w for _ in range(serves) if (w := self.queue.take(anybody)) is not None]
+        self.queue.put_back(missed)
+        for waiting in served:
+            self.twin.waiting.remove(waiting)
+            self.twin.serve(waiting)
 
     @rule(seconds=st.integers(0, 10))
     def wait(self, seconds: int) -> None:
         self.now_s += seconds
         late = {w.request.id for w in self.queue.expired(self.now_s)}
-        assert late == {entry[2] for entry in self.twin if entry[3] <= self.now_s}
-        self.twin = [entry for entry in self.twin if entry[3] > self.now_s]
+        assert late == {w.request.id for w in self.twin.waiting if w.deadline_s <= self.now_s}
+        self.twin.waiting = [w for w in self.twin.waiting if w.deadline_s > self.now_s]
 
     @invariant()
     def same_as_twin(self) -> None:
         self.queue.check()
-        assert ids(self.queue) == [entry[2] for entry in self.twin]
-        assert self.queue.next_deadline_s() == min((e[3] for e in self.twin), default=None)
+        assert len(self.queue) == len(self.twin.waiting)
+        assert drained(self.queue) == self.twin.drained()
+        deadlines = [w.deadline_s for w in self.twin.waiting]
+        assert self.queue.next_deadline_s() == min(deadlines, default=None)
 
 
-HeldMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+HeldMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestHeldMachine = HeldMachine.TestCase

@@ -27,7 +27,7 @@ from pointsman.core.events import (
 from pointsman.core.exchange import Exchange
 from pointsman.core.health import Health
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
-from pointsman.core.limits import HealthRules, RetryRules, Rules, Timeouts
+from pointsman.core.limits import AdmissionRules, HealthRules, RetryRules, Rules, Timeouts
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.placement import Attempt
 from pointsman.core.request import Outcome, Request
@@ -136,9 +136,10 @@ def test_a_queue_is_checked_against_what_it_was_allowed() -> None:
     queue = HeldQueue(length_max=3)
     for name in "abc":
         queue.add(Attempt(request(name), 0.0), 0.0)
-    queue.resize(1, 1.0)
+    queue.apply(1, 1.0, AdmissionRules())
     queue.check()
     assert queue.full
+    assert queue.surplus() == []
 
 
 def test_a_node_that_is_configured_otherwise_keeps_what_it_holds_and_runs() -> None:

@@ -34,8 +34,8 @@ from pointsman.core.scheduler import Scheduler
 MODEL = ModelName("m")
 
 
-ANY_BACKLOG = AdmissionRules(backlog_s=1e9)
-"""For tests that place many requests and have none of them begin."""
+OPEN_GATE = AdmissionRules(yellow_share=9.0, red_share=9.0, backlog_s=1e9)
+"""For tests that fill nodes up, and have no request begin: routing alone says who waits."""
 
 
 class Driver:
@@ -47,7 +47,7 @@ class Driver:
     def __init__(
         self,
         options: SchedulerOptions | None = None,
-        admission: AdmissionRules = ANY_BACKLOG,
+        admission: AdmissionRules = OPEN_GATE,
     ) -> None:
         options = options or SchedulerOptions()
         self.scheduler = Scheduler(msgspec.structs.replace(options, admission=admission))

@@ -24,7 +24,7 @@ PARTS_MAX = 1_024
 what is beyond goes by its model alone."""
 
 _LOOK_S = 1.0
-"""How long a sum over the nodes' scrapes and slots is good for: that is how often they come."""
+"""How long a sum over the nodes' scrapes is good for: that is how often they come."""
 
 PartKey = tuple[ModelName, str | None, str | None, tuple[tuple[str, str], ...]]
 
@@ -69,7 +69,7 @@ class Part:
 
     def __init__(self, nodes: list[Node], ledger: Ledger) -> None:
         self._nodes = nodes
-        self.slots = sum(node.concurrency_max for node in nodes)
+        self.slots = sum(node.concurrency_configured for node in nodes)
         self.blocks = sum(ledger.capacity(node.id) or 0 for node in nodes)
         self.all = Holding()
         self.low = Holding()
@@ -81,17 +81,16 @@ class Part:
     def nodes(self) -> int:
         return len(self._nodes)
 
-    def look(self, now_s: float) -> None:
-        """Sum up what changes without us, now and then."""
+    def foreign(self, now_s: float) -> int:
+        """Requests there that are not ours, as scraped."""
         if now_s - self._looked_s >= _LOOK_S:
             self._looked_s = now_s
             self._foreign = sum(node.foreign(now_s) for node in self._nodes)
-            self.slots = sum(node.concurrency_max for node in self._nodes)
+        return self._foreign
 
     def fill(self, now_s: float) -> float:
         """The share that is taken of what runs out first, slots or blocks."""
-        self.look(now_s)
-        return self._share(self.all, self._foreign)
+        return self._share(self.all, self.foreign(now_s))
 
     def low_share(self) -> float:
         """What low priority has of them."""
