@@ -156,20 +156,6 @@ def test_who_is_ahead_waits_for_the_same_nodes_and_is_as_urgent() -> None:
     assert queue.ahead(request("x", priority=-1)) == 2
 
 
-def test_how_many_are_ahead_is_a_place_in_the_queue_and_at_most_all_of_its_model() -> None:
-    queue = HeldQueue()
-    assert queue.ahead(request("x")) == 0
-    for number in range(3):
-        queue.add(attempt(f"same{number}"), 0.0)
-        queue.add(attempt(f"low{number}", priority=-1), 0.0)
-        queue.add(attempt(f"other{number}", model="z"), 0.0)
-    assert queue.ahead(request("x")) == 6, "of either model, as urgent"
-    assert queue.ahead(request("x", model="z")) == 3
-    assert queue.ahead(request("x", model="y")) == 0
-    assert queue.ahead(request("x", priority=1)) == 0
-    assert queue.ahead(request("x", priority=-2)) == 6
-
-
 def test_who_comes_back_has_lost_no_place_and_waits_from_now_on() -> None:
     queue = HeldQueue()
     queue.add(attempt("later", 5.0, hold_s=10.0), 5.0)
