@@ -20,8 +20,6 @@ SHORT_OF: dict[str, frozenset[str]] = {
     "node-faults": frozenset(
         {
             "slow tenfold: ttft_s.p99 (from 25 s, until 40 s)",
-            "hangs: ttft_s.p99 (from 25 s, until 40 s)",
-            "dies mid-stream: ttft_s.p99 (node-1 to node-3, from 40 s)",
             "dies and returns every 4 s: ttft_s.p99 (from 25 s, until 40 s)",
         }
     ),
