@@ -11,6 +11,7 @@ from pointsman.core.events import (
     CacheChanged,
     IndexTrust,
     IndexTrusted,
+    ModelCard,
 )
 from tests.support.driver import Driver, request
 
@@ -127,3 +128,18 @@ def test_trust_in_events_leaves_the_bound_of_texts_as_it_was_learned() -> None:
     held = residency.blocks(node)
     driver.step(IndexTrusted(driver.ids["a"], IndexTrust.DEGRADED))
     assert residency.blocks(node) == held == 16
+
+
+def test_every_name_of_a_model_finds_what_events_tell_of_it() -> None:
+    """vLLM may serve one model under several names; its events know of none of them."""
+    driver = Driver()
+    cards = (ModelCard("a", root="/llama"), ModelCard("b", root="/llama"), ModelCard("c"))  # type: ignore[arg-type]  # plain names
+    driver.ready("a", models=cards)
+    changed(driver, stored(range(16)))
+    tokens = array("q", [*range(16), 7])
+    hits = {}
+    for name in ("a", "b", "c"):
+        asked = request("x", "", tokens=tokens, model=name)
+        [row] = driver.scheduler.explain(asked, driver.now_s).candidates
+        hits[name] = row.index_hit_tokens
+    assert hits == {"a": 16, "b": 16, "c": 0}

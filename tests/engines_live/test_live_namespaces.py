@@ -7,6 +7,7 @@ from random import Random
 from tests.support.live_cluster import LiveCluster, live_cluster
 from tests.support.live_engines import LiveEngine, VllmServers, free_ports
 
+NAMES = ("--served-model-name", "tiny", "small")
 ADAPTER = ("--enable-lora", "--max-lora-rank", "8", "--lora-modules")
 
 
@@ -21,11 +22,11 @@ async def test_a_salt_keeps_prompts_apart(vllms: Sequence[LiveEngine]) -> None:
             await cluster.events_are_in()
 
 
-async def test_an_adapter_keeps_prompts_apart_and_is_served_where_it_is_loaded(
+async def test_an_adapter_keeps_prompts_apart_and_a_second_name_does_not(
     vllms: Sequence[LiveEngine], launcher: VllmServers, model: Path
 ) -> None:
     prompt = Random(107).choices(range(3, 2000), k=200)
-    adapted = launcher.start(*ADAPTER, f"sql={model / 'adapter'}", events=free_ports(2))
+    adapted = launcher.start(*NAMES, *ADAPTER, f"sql={model / 'adapter'}", events=free_ports(2))
     adapted.until_healthy()
     config = [{}, {"pool": "adapted"}]
     async with live_cluster(vllms[0], adapted, engine_config=config) as cluster:
@@ -36,10 +37,11 @@ async def test_an_adapter_keeps_prompts_apart_and_is_served_where_it_is_loaded(
         assert await hit(cluster, prompt, "sql", 192) == first
         (base,) = {await hit(cluster, prompt, "tiny", cached) for cached in (0, 192)}
         assert base != first, "the adapter must change what is said"
+        assert await hit(cluster, prompt, "small", 192) == base, "another name, the same model"
         assert await hit(cluster, prompt, "sql", 192) == first
         async with cluster.session.get(f"{cluster.api}/v1/models") as reply:
             cards = {card["id"]: card["parent"] for card in (await reply.json())["data"]}
-        assert cards == {"tiny": None, "sql": "tiny"}
+        assert cards == {"tiny": None, "small": None, "sql": "tiny"}
     adapted.kill()
 
 

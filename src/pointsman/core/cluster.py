@@ -266,6 +266,7 @@ class Cluster:
         self._nodes: dict[NodeId, Node] = {}
         self._by_name: dict[NodeName, Node] = {}
         self._serving: dict[ModelName, list[Node]] | None = None
+        self.first_names: dict[ModelName, ModelName] = {}  # as `serving` was last asked
         self.shares = False  # some nodes serve with less than their full weight
         self.turns: list[Turned] = []  # of health, not told yet
         self.turned: dict[tuple[Health, Cause], int] = {}
@@ -373,8 +374,9 @@ class Cluster:
 
     def _group_by_model(self) -> dict[ModelName, list[Node]]:
         groups: dict[ModelName, list[Node]] = {}
-        self.shares = False
+        self.shares, self.first_names = False, {}
         for node in self.nodes:
+            self.first_names |= node.facts.first_names()
             if node.serving:
                 self.shares = self.shares or node.condition.weight < 1.0
                 for card in node.models:

@@ -69,11 +69,13 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True):
-    """A model or adapter that a node serves. `parent` is an adapter's base model."""
+    """A model or adapter that a node serves. `parent` is an adapter's base model, `root` what the
+    engine has loaded: names with one root are names of one model."""
 
     name: ModelName
     context_tokens_max: int | None = None
     parent: ModelName | None = None
+    root: str | None = None
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +89,17 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[ModelCard, ...] = ()
     block_tokens: int | None = None
     kv_blocks: int | None = None
+
+    def first_names(self) -> dict[ModelName, ModelName]:
+        """Of models that are served under several names, each further one -> the first."""
+        firsts: dict[str, ModelName] = {}
+        further: dict[ModelName, ModelName] = {}
+        for card in self.models:
+            if card.root and card.parent is None:
+                first = firsts.setdefault(card.root, card.name)
+                if first != card.name:
+                    further[card.name] = first
+        return further
 
 
 class NodeSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -44,10 +44,13 @@ def meaning_one_of(request: Request, served: Sequence[ModelName]) -> Request:
     where there is another number of them it means none."""
     if request.model or len(served) != 1:
         return request
-    namespace = Namespace(served[0], request.prompt.namespace.salt)
-    return msgspec.structs.replace(
-        request, model=served[0], prompt=request.prompt.within(namespace)
-    )
+    return cached_under(msgspec.structs.replace(request, model=served[0]), served[0])
+
+
+def cached_under(request: Request, model: ModelName) -> Request:
+    """The request, its prompt in the namespace of `model`."""
+    namespace = Namespace(model, request.prompt.namespace.salt)
+    return msgspec.structs.replace(request, prompt=request.prompt.within(namespace))
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):

@@ -20,7 +20,7 @@ from pointsman.core.ledger import Ledger
 from pointsman.core.limits import FLIGHTS_MAX, RETRY_AFTER_MAX_S, ROOM_WAIT_S
 from pointsman.core.placement import Demand, Hold, Refusal, Route
 from pointsman.core.policies.base import Policy
-from pointsman.core.request import Request, meaning_one_of
+from pointsman.core.request import Request, cached_under, meaning_one_of
 from pointsman.core.residency import Residency, hit_tokens
 
 
@@ -118,10 +118,13 @@ class Router:
         return Demand(tokens or 1, output)
 
     def with_model(self, request: Request) -> Request:
-        """A request that names no model means the only one served."""
-        if request.model:
-            return request
-        return meaning_one_of(request, [card.name for card in self._cluster.models()])
+        """A request that names no model means the only one served; one that gives a further name
+        of a model shares the cache of the first."""
+        if not request.model:
+            request = meaning_one_of(request, [card.name for card in self._cluster.models()])
+        self._cluster.serving(request.model)
+        first = self._cluster.first_names.get(request.model)
+        return request if first is None else cached_under(request, first)
 
     def retry_after_s(
         self, model: ModelName, reason: Reason, now_s: float, *, turn_s: float = 0.0

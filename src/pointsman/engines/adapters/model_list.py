@@ -24,6 +24,7 @@ class _Entry(msgspec.Struct, frozen=True):
     id: str
     owned_by: str | None = None
     parent: str | None = None
+    root: str | None = None
     max_model_len: int | None = None
     meta: _Meta | None = None  # llama.cpp's
 
@@ -48,4 +49,4 @@ def read_model_list(body: bytes) -> ModelList | None:
 def _card(entry: _Entry) -> ModelCard:
     context = entry.max_model_len or (entry.meta.n_ctx if entry.meta else None)
     parent = ModelName(entry.parent) if entry.parent else None
-    return ModelCard(ModelName(entry.id), context, parent)
+    return ModelCard(ModelName(entry.id), context, parent, entry.root)
