@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from pointsman.cli.agent import agent
+from pointsman.cli.config import Agents, Config
+from pointsman.cli.config_file import agents_problem
 from pointsman.cli.control_address import UnusableControl, control_address, read_secret
 
 GOOD = ["--scheduler", "127.0.0.1:1", "--engine", "http://127.0.0.1:2"]
@@ -69,6 +71,31 @@ def test_a_secret_that_can_be_guessed_is_none(tmp_path: Path) -> None:
     with pytest.raises(UnusableControl, match="16 to 4096 bytes") as raised:
         read_secret(str(file), {})
     assert "short-and-sweet" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("agents", "said"),
+    [
+        (Agents(), ""),
+        (Agents(listen="127.0.0.1:8090"), ""),
+        (Agents(listen="/run/agents.sock"), ""),
+        (Agents(listen="0.0.0.0:8090"), "everyone who reaches 0.0.0.0 could add engines"),
+        (Agents(listen="8090"), "neither HOST:PORT nor"),
+        (Agents(listen="127.0.0.1:8090", secret_file="/no/such/file"), "No such file"),
+    ],
+)
+def test_a_place_for_agents_is_checked(
+    monkeypatch: pytest.MonkeyPatch, agents: Agents, said: str
+) -> None:
+    monkeypatch.delenv("POINTSMAN_AGENT_SECRET", raising=False)
+    problem = agents_problem(Config(agents=agents))
+    assert said in problem
+    assert bool(problem) is bool(said)
+
+
+def test_with_a_secret_agents_may_come_from_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POINTSMAN_AGENT_SECRET", "0123456789abcdef")
+    assert agents_problem(Config(agents=Agents(listen="0.0.0.0:8090"))) == ""
 
 
 async def test_an_agent_without_scheduler_and_engine_waits_and_ends_when_told() -> None:

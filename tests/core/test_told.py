@@ -2,7 +2,11 @@
 
 from array import array
 
+import pytest
+
+from pointsman.core import told
 from pointsman.core.blocks import Namespace, Prompt, Scheme, Unit
+from pointsman.core.errors import EndCause
 from pointsman.core.events import (
     BlockStored,
     CacheChanged,
@@ -58,9 +62,9 @@ def test_what_came_is_found_and_what_left_is_not() -> None:
 def test_both_sides_have_one_digest() -> None:
     driver = node_a()
     tell(driver, CHAIN)
-    told = driver.scheduler.told(driver.ids["a"])
-    assert told is not None
-    assert told.digest == CHAIN[0] ^ CHAIN[1] ^ CHAIN[2] ^ CHAIN[3]
+    copy = driver.scheduler.told(driver.ids["a"])
+    assert copy is not None
+    assert copy.digest == CHAIN[0] ^ CHAIN[1] ^ CHAIN[2] ^ CHAIN[3]
 
 
 def test_a_bucket_is_replaced_as_a_whole() -> None:
@@ -69,9 +73,9 @@ def test_a_bucket_is_replaced_as_a_whole() -> None:
     elsewhere = BlockHash(6 << 54)
     tell(driver, [mine, elsewhere])
     tell(driver, [other], bucket=5)
-    told = driver.scheduler.told(driver.ids["a"])
-    assert told is not None
-    assert [mine in told, other in told, elsewhere in told] == [False, True, True]
+    copy = driver.scheduler.told(driver.ids["a"])
+    assert copy is not None
+    assert [mine in copy, other in copy, elsewhere in copy] == [False, True, True]
     assert index_blocks(driver) == 2
 
 
@@ -117,3 +121,29 @@ def test_a_new_incarnation_has_been_told_nothing() -> None:
     driver.ready("a")
     assert driver.scheduler.told(driver.ids["a"]) is None
     assert hit_tokens(driver) == 0
+
+
+def test_credits_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that says nothing more does not make the scheduler remember all that it places."""
+    monkeypatch.setattr(told, "WAITING_MAX", 1)
+    driver = node_a()
+    driver.serve("r-1", "", tokens=array("q", TOKENS))
+    driver.serve("r-2", "", tokens=array("q", range(500, 564)))
+    assert hit_tokens(driver) == 64
+    assert hit_tokens(driver, range(500, 564)) == 0, "it is settled at once"
+
+
+def test_a_credit_that_never_began_is_taken_back_but_for_what_was_told() -> None:
+    driver = node_a()
+    driver.arrive("r-1", "", tokens=array("q", TOKENS))
+    tell(driver, CHAIN[:1])
+    driver.settle("r-1", EndCause.CLIENT_GONE)
+    assert hit_tokens(driver) == 16
+
+
+def test_what_is_told_of_a_former_incarnation_is_ignored() -> None:
+    driver = node_a()
+    old = driver.ids["a"]
+    driver.ready("a")
+    driver.step(CacheTold(old, CHAIN))
+    assert (hit_tokens(driver), driver.scheduler.told(old)) == (0, None)

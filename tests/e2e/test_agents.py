@@ -1,6 +1,7 @@
 """Gateway, agents and simulated engines: the whole way, over real sockets."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -10,7 +11,7 @@ import pytest
 from pointsman.agent import FrontOptions
 from pointsman.cli.config import Admin, Agents, Config, Engine, Limits, Listen, Log
 from pointsman.control.agents import listener
-from pointsman.core.events import IndexTrust
+from pointsman.core.events import Event, IndexTrust
 from pointsman.core.health import Health
 from pointsman.core.views import NodeView
 from pointsman.engines.simulated import RunningEngine
@@ -101,7 +102,9 @@ async def test_a_configured_engine_keeps_its_name_and_is_not_asked_twice() -> No
         gateway(Engine(url=engine.url, name="mine")) as cluster,
     ):
         await eventually(is_exact(cluster))
-        before = node(cluster)
+        await cluster.complete(PROMPT)
+        await eventually(lambda: node(cluster).index_blocks == blocks(engine))
+        before, least = node(cluster), Least(cluster)
         async with running_agent(agent_options(cluster.process.agents_port, [engine.url])):
             await eventually(
                 lambda: cluster.process.fleet.status("mine").events == "told by agent a"  # type: ignore[arg-type, union-attr]  # it exists
@@ -109,6 +112,22 @@ async def test_a_configured_engine_keeps_its_name_and_is_not_asked_twice() -> No
             await eventually(is_exact(cluster))
             assert (node(cluster).name, node(cluster).node_id) == ("mine", before.node_id)
             assert (await cluster.complete(PROMPT)).node == "mine"
+            assert least.index_blocks == before.index_blocks, "what was known stays known"
+
+
+class Least:
+    """The fewest blocks that the index had of the only node, looked at after every event."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.index_blocks = node(cluster).index_blocks
+        submit = cluster.process.service.submit
+
+        def watched(event: Event) -> None:
+            submit(event)
+            blocks = [view.index_blocks for view in views(cluster)]
+            self.index_blocks = min(self.index_blocks, *blocks) if blocks else self.index_blocks
+
+        cluster.process.service.submit = watched  # type: ignore[method-assign]  # to look after each
 
 
 async def test_without_its_agent_the_gateway_looks_for_itself(
@@ -213,3 +232,22 @@ def views(cluster: Cluster) -> list[NodeView]:
 def told_blocks(cluster: Cluster) -> int:
     blocks = cluster.scheduler.told(node(cluster).node_id)
     return 0 if blocks is None else len(blocks)
+
+
+async def test_an_agent_outlives_the_scheduler() -> None:
+    """Another one at the same address is told everything anew."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    config = msgspec.structs.replace(CONFIG, agents=Agents(listen=f"127.0.0.1:{port}"))
+    async with (
+        running_engine(kv_events_port=0) as engine,
+        running_agent(agent_options(port, [engine.url])),
+    ):
+        for round_ in range(2):
+            async with gateway(config=config) as cluster:
+                await eventually(is_exact(cluster))
+                assert node(cluster).index_blocks == blocks(engine)
+                answer = await cluster.complete(PROMPT)
+                assert answer.cached_tokens == (192 if round_ else 0)
+                assert answer.cached_tokens == await predicted_tokens(cluster, answer)
+                await eventually(lambda: node(cluster).index_blocks == blocks(engine))

@@ -1,6 +1,9 @@
 """The control protocol's frames: round trips, any cut, and what a hostile side may send."""
 
+import re
 from contextlib import suppress
+from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -245,6 +248,22 @@ def test_signals_travel_field_by_field() -> None:
         to_wire(NodeSignals(running=-1))
 
 
+PROTOCOL = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+
+
+@pytest.mark.parametrize("frame", [*get_args(AgentFrame), *get_args(SchedulerFrame)])
+def test_every_frame_is_documented_field_by_field(frame: type[msgspec.Struct]) -> None:
+    """`| kind | fields | when |`, in the order that they have on the wire."""
+    [row] = re.findall(rf"^\| `{frame.__struct_config__.tag}` \| (.*?) \|", PROTOCOL, re.MULTILINE)
+    fields = [part.strip().partition(":")[0] for part in re.split("[,;]", row)]
+    assert [field.removesuffix(" or nil") for field in fields] == list(frame.__struct_fields__)
+
+
+@pytest.mark.parametrize("struct", [EngineBeat, Signals])
+def test_every_array_is_documented_field_by_field(struct: type[msgspec.Struct]) -> None:
+    assert ", ".join(struct.__struct_fields__) in PROTOCOL
+
+
 def test_the_bytes_that_the_documentation_shows() -> None:
     """docs/protocol.md has these; they may never change within a version."""
     beat = EngineBeat(
@@ -257,8 +276,10 @@ def test_the_bytes_that_the_documentation_shows() -> None:
         age_ms=40,
         signals=Signals(running=4, waiting=0, kv_usage=0.5),
     )
-    assert encode(Heartbeat(7, (beat,))).hex(" ", -4) == (
-        "00000040 0193a462 65617407 919c0001 a5657861 63740203 c4100100 00000000 00000200 "
-        "00000000 0000c400 289b0400 cb3fe000 00000000 00c0c0c0 c0c0c0c0 c0c0a0c2"
-    )
+    shown = [
+        "00000040 0193a462 65617407 919c0001 a5657861 63740203 c4100100 00000000 00000200",
+        "00000000 0000c400 289b0400 cb3fe000 00000000 00c0c0c0 c0c0c0c0 c0c0a0c2",
+    ]
+    assert encode(Heartbeat(7, (beat,))).hex(" ", -4) == " ".join(shown)
     assert encode(Ack(7)).hex(" ", -4) == "00000007 0192a361 636b07"
+    assert "\n".join([*shown, "", "00000007 0192a361 636b07"]) in PROTOCOL

@@ -36,6 +36,10 @@ cannot count. Then only every `BEATS_AFTER_GIVING_UP`th beat tries again."""
 
 BEATS_AFTER_GIVING_UP = 120
 
+BEATS_TO_CATCH_UP = 20
+"""For an agent that has just started to find the engine's events, while what our own subscription
+has learned is still better than nothing: 10 s."""
+
 BUCKET_BLOCKS_MAX = 1 << 20
 """Blocks of one bucket, over all its frames: 64 of them are more than the index has room for."""
 
@@ -57,6 +61,7 @@ class AttendedEngine:
         self.incarnation: int | None = None
         self._service = service
         self._ask = ask
+        self._was_followed = bool(link.sources)  # by our own subscription
         self._trust: IndexTrust | None = None
         self._beat: EngineBeat | None = None  # the last one that told of blocks
         self._bucket: list[BlockHash] = []
@@ -99,10 +104,12 @@ class AttendedEngine:
         if beat.draining is not self._draining:
             self._draining = beat.draining
             self.link.drain(beat.draining)
-        if beat.trust is IndexTrust.HISTORY:
-            self._trusted(IndexTrust.HISTORY)
-        else:
+        if beat.trust is not IndexTrust.HISTORY:
             self._tell(beat, seq)
+        elif self._was_followed and self._beat is None and seq <= BEATS_TO_CATCH_UP:
+            self._trusted(IndexTrust.DEGRADED)
+        else:
+            self._trusted(IndexTrust.HISTORY)
 
     def _tell(self, beat: EngineBeat, seq: int) -> None:
         assert self.link.node_id is not None, "checked by the caller"
