@@ -12,6 +12,7 @@ from pointsman.core.events import (
     NodeDraining,
     NodeLeft,
     NodeProbed,
+    NodeWarmed,
     Placed,
     PolicyChosen,
     Recalled,
@@ -19,10 +20,10 @@ from pointsman.core.events import (
     RulesChanged,
 )
 from pointsman.core.ids import NodeId
-from pointsman.core.limits import Preemption, Rules
+from pointsman.core.limits import Preemption, Rules, WarmUpRules
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.policies import catalog
-from tests.support.driver import Driver
+from tests.support.driver import Driver, request
 
 NODES = st.sampled_from(["a", "b", "c"])
 REQUESTS = st.integers(0, 15).map(lambda i: f"r{i}")
@@ -139,10 +140,16 @@ class SchedulerMachine(RuleBasedStateMachine):
     def drain(self, name: str, draining: bool) -> None:
         self.take(self.driver.step(NodeDraining(self.driver.ids[name], draining)))
 
-    @rule(preemption=st.sampled_from(Preemption))
-    def rules(self, preemption: Preemption) -> None:
-        rules = Rules(queue_length_max=4, preemption=preemption)
+    @rule(preemption=st.sampled_from(Preemption), prefixes=st.integers(0, 2))
+    def rules(self, preemption: Preemption, prefixes: int) -> None:
+        warm_up = WarmUpRules(prefixes=prefixes, within_s=3.0)
+        rules = Rules(queue_length_max=4, preemption=preemption, warm_up=warm_up)
         self.take(self.driver.step(RulesChanged(rules)))
+
+    @rule(name=NODES, words=st.none() | st.integers(1, 600))
+    def warm(self, name: str, words: int | None) -> None:
+        prompt = None if words is None else request("w", "1 " * words).prompt
+        self.take(self.driver.step(NodeWarmed(self.driver.ids[name], prompt)))
 
     @rule(policy=st.sampled_from(catalog.names()))
     def choose(self, policy: str) -> None:

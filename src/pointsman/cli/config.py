@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from pointsman.cli.config_bounds import Health, Limits, Retries, RetryGuard, Timeouts
+from pointsman.cli.config_bounds import Health, Limits, Retries, RetryGuard, Timeouts, WarmUp
 from pointsman.core import limits
 from pointsman.core.limits import NODES_MAX
 from pointsman.core.policies import catalog
@@ -29,6 +29,7 @@ __all__ = [
     "Retries",
     "RetryGuard",
     "Timeouts",
+    "WarmUp",
 ]
 
 KEYS_MAX = 10_000
@@ -303,6 +304,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retries: Annotated[
         Retries, Meta(description="How often a request that failed is tried on another engine.")
     ] = Retries()
+    warm_up: Annotated[
+        WarmUp, Meta(description="What engines compute before they get requests.")
+    ] = WarmUp()
     retry_guard: Annotated[
         RetryGuard, Meta(description="Clients that retry without waiting, while nothing has room.")
     ] = RetryGuard()

@@ -296,6 +296,29 @@ class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = _CADENCE.describe_s
 
 
+class WarmUp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an engine computes before it gets requests, when it is new or returns."""
+
+    prefixes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=64,
+            description="So many of the hottest prompt beginnings that it lacks; 0 is off. Real "
+            "requests that begin so are replayed to it for one token, so one body for each is kept "
+            "in memory: of /v1/chat/completions and /v1/completions, without headers, never "
+            "written anywhere.",
+        ),
+    ] = 0
+    bytes_max: Annotated[
+        int,
+        Meta(ge=1_024, le=1 << 30, description="Bytes of those bodies; longer ones are not kept."),
+    ] = _GATEWAY.warm_up_bytes_max
+    within_s: Annotated[
+        Seconds, Meta(description="Seconds that it may take; then the engine gets requests, cold.")
+    ] = limits.WarmUpRules().within_s
+
+
 class Retries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How often a request that failed before its first byte is tried again, elsewhere."""
 

@@ -21,6 +21,7 @@ from pointsman.cli.config_change import in_force, with_names
 from pointsman.cli.config_file import openness_problem
 from pointsman.cli.control_address import UnusableControl
 from pointsman.cli.engine_changes import apply_engines, engine_conflicts
+from pointsman.cli.node_watchers import ForgetfulPools, WarmUpByReplay, hot_samples
 from pointsman.cli.reload import Reloader, Source
 from pointsman.cli.tokenizers import Tokenizers, tokenized
 from pointsman.cli.wiring import (
@@ -34,9 +35,8 @@ from pointsman.control.agents import AgentListener
 from pointsman.control.api import AdminApi
 from pointsman.control.fleet import Fleet
 from pointsman.control.service import SchedulerService
-from pointsman.control.watcher import NodeWatcher
 from pointsman.core.errors import Reason
-from pointsman.core.events import Left, ModelCard, RulesChanged
+from pointsman.core.events import ModelCard, RulesChanged
 from pointsman.core.ids import RequestId
 from pointsman.core.request import Request, meaning_one_of
 from pointsman.core.scheduler import Scheduler
@@ -95,9 +95,11 @@ class Process:
             tokenizers = self._load_tokenizers()
             stack.push_async_callback(tokenizers.close)
             options = gateway_options(self.config)
-            gateway = Gateway(self.service, options, observer, tokenizers.service)
+            samples = hot_samples(self.service)
+            gateway = Gateway(self.service, options, observer, tokenizers.service, samples)
             self._gateway = gateway
-            self.service.watch(_ForgetfulPools(gateway))
+            self.service.watch(ForgetfulPools(gateway))
+            self.service.watch(WarmUpByReplay(gateway, self.service))
             StateMetrics(self.registry, "pointsman_gateway", gateway.state)
             await self._listen(gateway, stack)
             await self._listen_for_admins(gateway, stack, tokenizers.service)
@@ -252,16 +254,6 @@ async def read_request(
     except BadRequest as bad_request:
         raise ValueError(bad_request.message) from None
     return await tokenized(tokenizer, request, endpoint, body)
-
-
-class _ForgetfulPools(NodeWatcher):
-    """Closes the gateway's connections to an incarnation that has ended."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-
-    def left(self, effect: Left) -> None:
-        self._gateway.forget_node(effect.node_id)
 
 
 class _Observer:

@@ -8,7 +8,14 @@ from pointsman.control.agents import AgentOptions
 from pointsman.core.admission.key_rules import KeyLimits, KeyRules
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import ModelName, NodeName
-from pointsman.core.limits import GuardRules, HealthRules, Preemption, RetryRules, Timeouts
+from pointsman.core.limits import (
+    GuardRules,
+    HealthRules,
+    Preemption,
+    RetryRules,
+    Timeouts,
+    WarmUpRules,
+)
 from pointsman.core.options import SchedulerOptions
 from pointsman.gateway import ApiKey, key_digest
 from pointsman.gateway.options import GatewayOptions
@@ -35,6 +42,7 @@ def scheduler_options(config: Config) -> SchedulerOptions:
         ),
         retries=retry_rules(config),
         retry_guard=guard_rules(config),
+        warm_up=WarmUpRules(prefixes=config.warm_up.prefixes, within_s=config.warm_up.within_s),
         preemption=Preemption(config.retries.preemption),
         index_bytes_max=config.limits.index_bytes_max,
     )
@@ -113,6 +121,8 @@ def gateway_options(config: Config) -> GatewayOptions:
         reply_headers=listen.reply_headers,
         sse_comment_s=listen.keep_alive_comments_s or None,
         drain_s=timeouts.drain_s,
+        warm_up_prefixes=config.warm_up.prefixes,
+        warm_up_bytes_max=config.warm_up.bytes_max,
     )
 
 

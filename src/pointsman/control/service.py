@@ -35,6 +35,7 @@ from pointsman.core.events import (
     Tick,
     Turned,
     Verdict,
+    WarmUp,
 )
 from pointsman.core.health import Health
 from pointsman.core.ids import ModelName, NodeId, RequestId
@@ -219,6 +220,9 @@ class SchedulerService:
                         watcher.admitted(effect)
                 case Turned():
                     self._turned(effect)
+                case WarmUp():
+                    for watcher in self._watchers:
+                        watcher.cold(effect)
                 case Left():
                     for watcher in self._watchers:
                         watcher.left(effect)

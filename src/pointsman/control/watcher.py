@@ -1,6 +1,6 @@
 """What the service tells those that follow the nodes."""
 
-from pointsman.core.events import Admitted, Left, Turned
+from pointsman.core.events import Admitted, Left, Turned, WarmUp
 from pointsman.core.ids import NodeId
 
 
@@ -15,6 +15,9 @@ class NodeWatcher:
 
     def turned(self, effect: Turned) -> None:
         """Its health has changed."""
+
+    def cold(self, effect: WarmUp) -> None:
+        """It is to be warmed up, before it gets requests."""
 
     def left(self, effect: Left) -> None:
         """An incarnation has ended."""

@@ -9,6 +9,7 @@ Reading order, top-down; a file imports only from files below it:
     views          frozen pictures of nodes, for people and metrics
     records        the record of a decision
     membership     what shells report of nodes, applied
+    warm_ups       nodes that compute the hottest prefixes before they get work
     router         candidates, their costs, the policy's choice: one pure question
     recalls        placed requests that are taken back before their first byte
     bookings       placed requests, and what each has of its node

@@ -58,6 +58,7 @@ class Node:
         self.block_tokens = BLOCK_TOKENS_DEFAULT
         self.condition = Condition(rules, partial(on_turn, self))
         self.draining = False
+        self.withheld = False  # until it is warmed up
         self.trust = IndexTrust.HISTORY
         self.restore_share = 0.0  # of prefill, for blocks in slower tiers; 0: it has none
         self.token_scheme = Scheme(Unit.TOKENS, BLOCK_TOKENS_DEFAULT)
@@ -99,7 +100,7 @@ class Node:
 
     @property
     def serving(self) -> bool:
-        return self.condition.state in SERVING and not self.draining
+        return self.condition.state in SERVING and not (self.draining or self.withheld)
 
     @property
     def health(self) -> Health:
@@ -269,6 +270,7 @@ class Cluster:
         self.first_names: dict[ModelName, ModelName] = {}  # as `serving` was last asked
         self.shares = False  # some nodes serve with less than their full weight
         self.turns: list[Turned] = []  # of health, not told yet
+        self.cold: list[Node] = []  # came into service, not looked at yet
         self.turned: dict[tuple[Health, Cause], int] = {}
         self._classes: dict[tuple[object, ...], Calibration] = {}
         self._free_slots: list[Slot] = []
@@ -351,6 +353,8 @@ class Cluster:
         self.changed()
         count = (turn.after, turn.cause)
         self.turned[count] = self.turned.get(count, 0) + 1
+        if turn.before not in SERVING and turn.after in SERVING:
+            self.cold.append(node)
         if Health.JOINING is not turn.before and turn.cause is not Cause.LEFT:
             self.turns.append(
                 Turned(node.name, node.id, turn.before, turn.after, turn.cause, turn.detail)
@@ -394,5 +398,4 @@ class Cluster:
             assert 0 <= node.waiting <= node.inflight, node
             assert node.queue_tokens >= 0, node
             assert node.kv_tokens >= 0, node
-            node.condition.check()
             node.condition.check()

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from pointsman.core.blocks import Prompt
 from pointsman.core.decision import Decision
 from pointsman.core.errors import FailureKind, Reason
 from pointsman.core.health import Cause, Health
@@ -142,6 +143,13 @@ class NodeDescribed(msgspec.Struct, frozen=True):
 
     node_id: NodeId
     facts: NodeFacts
+
+
+class NodeWarmed(msgspec.Struct, frozen=True):
+    """The node has computed this prompt for a `WarmUp`; None: it is over, whatever came of it."""
+
+    node_id: NodeId
+    prompt: Prompt | None = None
 
 
 class NodeReported(msgspec.Struct, frozen=True):
@@ -292,6 +300,7 @@ Event = (
     | NodeJoined
     | NodeLeft
     | NodeDescribed
+    | NodeWarmed
     | NodeReported
     | NodeProbed
     | NodeJudged
@@ -384,5 +393,16 @@ class Left(msgspec.Struct, frozen=True):
     node_id: NodeId
 
 
+class WarmUp(msgspec.Struct, frozen=True):
+    """The node gets no requests yet: have it compute prompts that begin with the prefixes which
+    end with these blocks, the hottest first, within so long. Answered by `NodeWarmed`."""
+
+    name: NodeName
+    node_id: NodeId
+    url: str
+    blocks: tuple[BlockHash, ...]
+    within_s: float
+
+
 Verdict = Placed | Held | Refused | Recalled
-Effect = Placed | Held | Refused | Recalled | Admitted | Turned | Left
+Effect = Placed | Held | Refused | Recalled | Admitted | Turned | WarmUp | Left

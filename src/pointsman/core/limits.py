@@ -373,6 +373,17 @@ class AdmissionRules(msgspec.Struct, frozen=True, kw_only=True):
     long_context: LongContext = LongContext()
 
 
+class WarmUpRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node computes before it gets work.
+
+    prefixes  so many of the hottest that it lacks; 0 is off
+    within_s  then it gets work, computed or not
+    """
+
+    prefixes: int = 0
+    within_s: float = 10.0
+
+
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """What may change while a scheduler runs. `hold_s` is for those held from then on."""
 
@@ -383,6 +394,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     retry_guard: GuardRules = GuardRules()
     preemption: Preemption = Preemption.QUEUED
     admission: AdmissionRules = AdmissionRules()
+    warm_up: WarmUpRules = WarmUpRules()
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):

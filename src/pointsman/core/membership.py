@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from pointsman.core.busy import widen
 from pointsman.core.calibration import TokenRatio
 from pointsman.core.cluster import Cluster, Node
 from pointsman.core.events import (
@@ -25,16 +26,22 @@ from pointsman.core.events import (
     NodeLeft,
     NodeProbed,
     NodeReported,
+    NodeWarmed,
+    Turned,
+    WarmUp,
 )
 from pointsman.core.health import Health
 from pointsman.core.ids import ModelName
 from pointsman.core.judge import Judge
 from pointsman.core.ledger import Ledger
+from pointsman.core.limits import Rules
 from pointsman.core.residency import Residency
+from pointsman.core.warm_ups import WarmUps
 
 NodeEvent = (
     NodeLeft
     | NodeDescribed
+    | NodeWarmed
     | NodeReported
     | NodeProbed
     | NodeJudged
@@ -51,6 +58,7 @@ NODE_EVENTS = (
     NodeJudged,
     NodeDraining,
     NodeChanged,
+    NodeWarmed,
     CacheChanged,
     CacheTold,
     IndexTrusted,
@@ -80,15 +88,18 @@ class Membership:
         ledger: Ledger,
         residency: Residency,
         ratios: TokenRatio,
+        rules: Rules,
     ) -> None:
         self._cluster = cluster
         self._judge = judge
         self._ledger = ledger
         self._residency = residency
         self._ratios = ratios
+        self._warm_ups = WarmUps(rules, cluster, residency)
         self._appliers: dict[type, Callable[[Node, Any, float], Change]] = {
             NodeLeft: self._left,
             NodeDescribed: self._described,
+            NodeWarmed: self._warmed,
             NodeReported: self._reported,
             NodeProbed: self._probed,
             NodeJudged: self._judged,
@@ -105,6 +116,21 @@ class Membership:
         if node is None:
             return Change(stale=True)
         return self._appliers[type(event)](node, event, now_s)
+
+    def go_by(self, rules: Rules) -> None:
+        """Judge nodes' health, and warm them up, by these from here on."""
+        self._cluster.apply(rules.health)
+        self._warm_ups.apply(rules)
+
+    def pass_time(self, now_s: float) -> None:
+        """What was only for a while is over."""
+        widen(self._cluster.nodes, now_s)
+        self._warm_ups.expire(now_s)
+
+    def news(self, now_s: float) -> list[Turned | WarmUp]:
+        """What is to be told of nodes' health, and of those that came into service."""
+        warm_ups = self._warm_ups.begin(now_s) if self._cluster.cold else []
+        return [*self._cluster.take_turns(), *warm_ups]
 
     def join(self, event: NodeJoined) -> Change:
         """A new incarnation. What the machine can do is carried over; what it holds is not.
@@ -137,6 +163,9 @@ class Membership:
         model = node.models[0].name if node.models else ModelName("")
         self._residency.describe(node, self._ratios.bytes_per_token(model))
         return self._changed()
+
+    def _warmed(self, node: Node, event: NodeWarmed, now_s: float) -> Change:
+        return Change(room=self._warm_ups.warmed(node, event))
 
     def _reported(self, node: Node, event: NodeReported, now_s: float) -> Change:
         self._judge.reported(node, event.signals, event.at_s)

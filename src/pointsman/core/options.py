@@ -12,6 +12,7 @@ from pointsman.core.limits import (
     Preemption,
     RetryRules,
     Rules,
+    WarmUpRules,
 )
 from pointsman.core.policies import catalog
 
@@ -31,6 +32,7 @@ class SchedulerOptions(msgspec.Struct, frozen=True, kw_only=True):
     retry_guard: GuardRules = GuardRules()
     preemption: Preemption = Preemption.QUEUED
     admission: AdmissionRules = AdmissionRules()
+    warm_up: WarmUpRules = WarmUpRules()
     index_bytes_max: int = INDEX_BYTES_MAX
     seed: int = 0
 
@@ -45,4 +47,5 @@ class SchedulerOptions(msgspec.Struct, frozen=True, kw_only=True):
             retry_guard=self.retry_guard,
             preemption=self.preemption,
             admission=self.admission,
+            warm_up=self.warm_up,
         )

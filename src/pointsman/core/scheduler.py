@@ -10,7 +10,6 @@ from random import Random
 from typing import Any
 
 from pointsman.core import records
-from pointsman.core.busy import widen
 from pointsman.core.decision import Candidate, Decision, Prospect
 from pointsman.core.errors import ANSWERS, FAILURE_REASONS, FailureKind, Reason
 from pointsman.core.events import (
@@ -65,7 +64,9 @@ class Scheduler(State):
         self._bookings.catch_up()
         self._bookings.assume_starts(now_s)
         effects = self._handlers[type(event)](event, now_s)
-        return [*effects, *self._cluster.take_turns()] if self._cluster.turns else effects
+        if self._cluster.turns or self._cluster.cold:
+            effects += self._membership.news(now_s)
+        return effects
 
     # --- requests ----------------------------------------------------------------------
 
@@ -279,7 +280,7 @@ class Scheduler(State):
     def _rules_changed(self, event: RulesChanged, now_s: float) -> list[Effect]:
         rules = event.rules
         self._admission.apply(rules)
-        self._cluster.apply(rules.health)
+        self._membership.go_by(rules)
         self._retries.apply(rules.retries)
         self.guard.apply(rules.retry_guard)
         self._recalls.apply(rules)
@@ -288,11 +289,9 @@ class Scheduler(State):
     def _tick(self, event: Tick, now_s: float) -> list[Effect]:
         self.stats.leases_expired += len(self._ledger.expire(now_s))
         self._judge.look(self._bookings, now_s)
-        late = [
-            self._refuse_waiting(waiting, self._admission.late(waiting), now_s)
-            for waiting in self._held.expired(now_s)
-        ]
-        widen(self._cluster.nodes, now_s)
+        expired = self._held.expired(now_s)
+        late = [self._refuse_waiting(w, self._admission.late(w), now_s) for w in expired]
+        self._membership.pass_time(now_s)
         return [*late, *self._recalls.rescue(now_s), *self._retry_held(now_s)]
 
     def _stale(self) -> list[Effect]:

@@ -50,6 +50,7 @@ class State:
             ledger=self._ledger,
             residency=self._residency,
             ratios=self._ratios,
+            rules=options.rules,
         )
         self._bookings = Bookings(
             cluster=self._cluster,

@@ -12,6 +12,8 @@ Reading order, along a request's way:
     visit        what a request holds of its key, until its end
     keys         whose a request is, and what that key may do
     idempotency  one request at a time under a client's Idempotency-Key
+    samples      requests with hot prefixes, kept to warm up nodes with
+    warm_up      those requests replayed to a node
     attempts     one try on one node
     upstream     connections to engines
     lookout      does anybody still listen where a request waits?
@@ -34,6 +36,7 @@ scheduler: placement is behind `ports.Placer`.
 
 from pointsman.gateway.observer import ExchangeRecord, GatewayObserver
 from pointsman.gateway.options import ApiKey, GatewayOptions, key_digest
+from pointsman.gateway.samples import Samples
 from pointsman.gateway.server import Gateway, GatewayState
 
 __all__ = [
@@ -43,5 +46,6 @@ __all__ = [
     "GatewayObserver",
     "GatewayOptions",
     "GatewayState",
+    "Samples",
     "key_digest",
 ]

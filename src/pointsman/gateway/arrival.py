@@ -115,6 +115,12 @@ class Arrival:
         if older is not None:
             shared.live[older].cut_off(Reason.SUPERSEDED)
 
+    def offer(self, request: Request) -> None:
+        """Let it be kept to warm up nodes with, where that is configured."""
+        shared = self._shared
+        target, now_s = self._head.target, shared.now_s()
+        shared.samples.offer(request, self.endpoint, target, self.body, now_s)
+
     def forget_body(self) -> None:
         self._client.hold_bytes(-len(self.body))
         self.body = b""

@@ -93,6 +93,7 @@ class Handler:
     def _arrive(self, request: Request) -> None:
         """Its prompt is known as well as it can be: ask for a node."""
         self._owes_settlement = True
+        self._arrival.offer(request)
         self._shared.placer.arrive(request, self.on_verdict)
 
     # --- the placer's word --------------------------------------------------------------

@@ -71,6 +71,8 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
                         commits the answer to 200, so a later refusal comes in-band
     drain_s             how long running exchanges may go on after `drain`
     look_s              silence of an engine after which is looked whether anybody listens there
+    warm_up_prefixes    hot prefixes for which a request is kept, to warm up nodes with; 0 is off
+    warm_up_bytes_max   bytes of their bodies in memory
     sweep_s             how often deadlines are looked at: their accuracy against idle CPU
     """
 
@@ -102,6 +104,8 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
     sse_comment_s: float | None = None
     drain_s: float = 600.0
     look_s: float = 10.0
+    warm_up_prefixes: int = 0
+    warm_up_bytes_max: int = 16 * MIB
     sweep_s: float = 0.25
 
     def __post_init__(self) -> None:

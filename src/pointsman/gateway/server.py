@@ -3,16 +3,19 @@
 import asyncio
 import logging
 import resource
+from collections.abc import Sequence
 
 import msgspec
 
 from pointsman.core.errors import Reason
-from pointsman.core.ids import NodeId
+from pointsman.core.ids import BlockHash, NodeId
 from pointsman.gateway.connection import ClientConnection
 from pointsman.gateway.keys import KeyState
 from pointsman.gateway.observer import GatewayObserver
 from pointsman.gateway.options import GatewayOptions
+from pointsman.gateway.samples import Samples
 from pointsman.gateway.shared import Shared
+from pointsman.gateway.warm_up import Computed, WarmUps
 from pointsman.ports import Placer, PromptTokenizer
 
 DESCRIPTORS_RESERVED = 64
@@ -43,8 +46,11 @@ class Gateway:
         options: GatewayOptions | None = None,
         observer: GatewayObserver | None = None,
         tokenizer: PromptTokenizer | None = None,
+        samples: Samples | None = None,
     ) -> None:
-        self._shared = Shared(options or GatewayOptions(), placer, observer, tokenizer)
+        self._shared = Shared(options or GatewayOptions(), placer, observer, tokenizer, samples)
+        shared = self._shared
+        self._warm_ups = WarmUps(shared.samples, shared.pools, shared.now_s)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._descriptors_max: int | None = None
@@ -99,6 +105,18 @@ class Gateway:
         """An incarnation has ended: close its idle connections."""
         self._shared.pools.forget(node_id)
 
+    def warm_up(
+        self,
+        node_id: NodeId,
+        url: str,
+        blocks: Sequence[BlockHash],
+        within_s: float,
+        computed: Computed,
+    ) -> None:
+        """Replay requests that begin with the prefixes which end with `blocks` to a node, as far
+        as any are kept. `computed` hears of each prompt, and None when it is over."""
+        self._warm_ups.begin(node_id, url, blocks, within_s, computed)
+
     async def drain(self) -> int:
         """Take no more requests and let those under way finish, for up to `drain_s`.
 
@@ -126,6 +144,7 @@ class Gateway:
             self._server.close()
         for client in list(shared.clients):
             client.abort()
+        await self._warm_ups.close()
         await shared.pools.close()
         await shared.lookout.close()
         while shared.clients:  # noqa: ASYNC110 - an aborted transport says so in the next round

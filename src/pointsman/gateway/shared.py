@@ -14,6 +14,7 @@ from pointsman.gateway.lookout import Lookout
 from pointsman.gateway.observer import GatewayObserver
 from pointsman.gateway.options import GatewayOptions
 from pointsman.gateway.replies import Cors
+from pointsman.gateway.samples import Samples
 from pointsman.gateway.upstream import Pools
 from pointsman.ports import Placer, PromptTokenizer
 
@@ -72,10 +73,12 @@ class Shared:
         placer: Placer,
         observer: GatewayObserver | None,
         tokenizer: PromptTokenizer | None = None,
+        samples: Samples | None = None,
     ) -> None:
         self.placer = placer
         self.tokenizer = tokenizer
         self.observer = observer
+        self.samples = Samples(lambda count: ()) if samples is None else samples
         self.now_s = time.monotonic
         self.keys = KeyRing()
         self.claims = Claims()
@@ -94,6 +97,7 @@ class Shared:
     def apply(self, options: GatewayOptions) -> None:
         """Go by these options from here on. What has begun keeps its deadlines."""
         self.options = options
+        self.samples.apply(options.warm_up_prefixes, options.warm_up_bytes_max)
         self.cors = Cors(options.cors_origins)
         self.keys.hold(options.keys, self.now_s())
         self.pools.idle_s, self.pools.idle_max = options.idle_s, options.idle_max

@@ -24,6 +24,7 @@ from pointsman.core.events import (
     Started,
     Tick,
     Turned,
+    WarmUp,
 )
 from pointsman.core.exchange import Exchange
 from pointsman.core.health import Health
@@ -149,6 +150,8 @@ class SimulatedGateway:
                     self._recalled(effect)
                 case Admitted():
                     self.node_ids[effect.name] = effect.node_id
+                case WarmUp():
+                    pass  # off
                 case Turned():
                     self.health[effect.name] = effect.after
                 case Left():

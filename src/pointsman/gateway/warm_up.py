@@ -1,0 +1,155 @@
+"""Real requests replayed to a node before it gets work, with one token to generate each.
+
+Over the gateway's own connections, one after the other, the hottest prefix first. Owns its tasks;
+`close` ends them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from pointsman.core.blocks import Prompt
+from pointsman.core.ids import BlockHash, NodeId
+from pointsman.gateway.samples import Sample, Samples
+from pointsman.gateway.upstream import Dial, NodePool, Pools, UpstreamConnection
+
+Computed = Callable[[Prompt | None], None]
+"""Told of each prompt that a node has computed, and None when it is over, whatever came of it."""
+
+_DROPPED: Final = ("stream", "stream_options", "max_completion_tokens", "best_of")
+
+log = logging.getLogger(__name__)
+
+
+class WarmUps:
+    """Those under way, at most one a node."""
+
+    def __init__(self, samples: Samples, pools: Pools, now_s: Callable[[], float]) -> None:
+        self._samples = samples
+        self._pools = pools
+        self._now_s = now_s
+        self._tasks: dict[NodeId, asyncio.Task[None]] = {}
+
+    def begin(
+        self,
+        node_id: NodeId,
+        url: str,
+        blocks: Sequence[BlockHash],
+        within_s: float,
+        computed: Computed,
+    ) -> None:
+        """Replay what is kept for `blocks` to a node; `computed` hears None exactly once."""
+        if node_id in self._tasks:
+            computed(None)
+            return
+        warming = self._warm(node_id, url, blocks, within_s, computed)
+        task = asyncio.get_running_loop().create_task(warming)
+        self._tasks[node_id] = task
+        task.add_done_callback(lambda _: self._ended(node_id, computed))
+
+    def _ended(self, node_id: NodeId, computed: Computed) -> None:
+        task = self._tasks.pop(node_id)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a warm-up failed", exc_info=error)
+        computed(None)
+
+    async def _warm(
+        self,
+        node_id: NodeId,
+        url: str,
+        blocks: Sequence[BlockHash],
+        within_s: float,
+        computed: Computed,
+    ) -> None:
+        pool = self._pools.node(node_id, url)
+        try:
+            async with asyncio.timeout(within_s):
+                for sample in filter(None, map(self._samples.get, blocks)):
+                    if await self._replay(pool, sample):
+                        computed(sample.prompt)
+        except TimeoutError:
+            log.warning("the warm-up of %s was not done within %g s", url, within_s)
+
+    async def _replay(self, pool: NodePool, sample: Sample) -> bool:
+        """Whether it was computed."""
+        replay = _Replay(pool, sample, self._now_s)
+        upstream = pool.take(self._now_s())
+        if upstream is None:
+            replay.dial = self._pools.dial(pool, replay)
+        else:
+            replay.dialled(upstream)
+        try:
+            return await replay.done
+        finally:
+            replay.drop()
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Replay:
+    """One request to one node: the `Attempt` that its connection talks to."""
+
+    dial: Dial | None = None
+    _upstream: UpstreamConnection | None = None
+
+    def __init__(self, pool: NodePool, sample: Sample, now_s: Callable[[], float]) -> None:
+        self.done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._pool = pool
+        self._sample = sample
+        self._now_s = now_s
+
+    def dialled(self, upstream: UpstreamConnection) -> None:
+        self.dial, self._upstream = None, upstream
+        body = shortened(self._sample.body)
+        head = (
+            b"POST %b%b HTTP/1.1\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        )
+        pool = self._pool
+        upstream.send(
+            self, head % (pool.base_path, self._sample.target, pool.host_line, len(body)), body
+        )
+
+    def unreachable(self) -> None:
+        self._end(computed=False)
+
+    def reply_progressed(self, upstream: UpstreamConnection) -> None:
+        upstream.take()
+        if upstream.complete:
+            self._upstream = None
+            is_done = upstream.status == 200
+            upstream.release(self._now_s())
+            self._end(computed=is_done)
+
+    def reply_lost(self, upstream: UpstreamConnection, *, is_http: bool) -> None:
+        self._upstream = None
+        self._end(computed=False)
+
+    def crashed(self) -> None:
+        self._end(computed=False)
+
+    def drop(self) -> None:
+        """Nobody waits any more."""
+        if self.dial is not None:
+            self.dial.cancel()
+        if self._upstream is not None:
+            self._upstream.abort()
+
+    def _end(self, *, computed: bool) -> None:
+        if not self.done.done():
+            self.done.set_result(computed)
+
+
+def shortened(body: bytes) -> bytes:
+    """The same request for one token, in one piece. Raises msgspec.DecodeError: what is kept
+    was read before."""
+    fields: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
+    for name in _DROPPED:
+        fields.pop(name, None)
+    return msgspec.json.encode({**fields, "max_tokens": 1, "n": 1})

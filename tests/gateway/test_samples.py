@@ -1,0 +1,177 @@
+"""Which requests are kept to warm up nodes with, and how they are replayed."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pointsman.core.blocks import TEXT_SCHEME, Namespace, Prompt, Scheme, Unit
+from pointsman.core.ids import BlockHash, ModelName, NodeId, RequestId
+from pointsman.core.request import Request
+from pointsman.gateway.samples import HOTTEST_S, LOOK_S, Samples
+from pointsman.gateway.warm_up import shortened
+from pointsman.wire.endpoints import Endpoint
+from tests.gateway.conftest import rig
+from tests.support.upstreams import Served, answer_ok, closed_url
+
+TOKENS = Scheme(Unit.TOKENS, 16)
+PREFIX = b"p" * 1_024
+
+
+def request(text: bytes, tokens: range | None = None) -> Request:
+    prompt = Prompt(Namespace("m"), text=text, tokens=tokens)
+    return Request(RequestId("r"), ModelName("m"), prompt)
+
+
+HOT = request(PREFIX).prompt.chain(TEXT_SCHEME)[1]
+
+
+class Offers:
+    """Samples, and a clock that lets each offer be looked at."""
+
+    def __init__(self, *hot: BlockHash, prefixes_max: int = 4, bytes_max: int = 10_000) -> None:
+        self.hot = list(hot)
+        self.now_s = 100.0
+        self.samples = Samples(lambda count: self.hot[:count], lambda: (TEXT_SCHEME, TOKENS))
+        self.samples.apply(prefixes_max, bytes_max)
+
+    def offer(
+        self,
+        body: bytes,
+        *,
+        text: bytes = PREFIX,
+        tokens: range | None = None,
+        endpoint: Endpoint = Endpoint.CHAT,
+        after_s: float = 2 * HOTTEST_S,
+    ) -> None:
+        self.now_s += after_s
+        self.samples.offer(request(text, tokens), endpoint, b"/v1/x", body, self.now_s)
+
+
+def test_one_request_is_kept_for_a_hot_prefix_the_shortest() -> None:
+    offers = Offers(HOT)
+    for body in (b"long" * 10, b"short", b"longer"):
+        offers.offer(body)
+    kept = offers.samples.get(HOT)
+    assert kept is not None
+    assert (kept.body, kept.target) == (b"short", b"/v1/x")
+    assert (len(offers.samples), offers.samples.bytes) == (1, 5)
+
+
+def test_prompts_known_as_tokens_are_found_by_their_tokens() -> None:
+    block = request(b"", range(64)).prompt.chain(TOKENS)[1]
+    offers = Offers(block)
+    offers.offer(b"body", tokens=range(80))
+    assert offers.samples.get(block) is not None
+
+
+def test_cold_prefixes_and_other_routes_are_not_kept() -> None:
+    offers = Offers(HOT)
+    offers.offer(b"body", text=b"q" * 1_024)
+    offers.offer(b"body", endpoint=Endpoint.EMBEDDINGS)
+    assert len(offers.samples) == 0
+
+
+def test_a_prefix_that_cools_is_forgotten() -> None:
+    offers = Offers(HOT)
+    offers.offer(b"body")
+    offers.hot = []
+    offers.offer(b"body")
+    assert (len(offers.samples), offers.samples.bytes) == (0, 0)
+
+
+def test_looks_are_rare() -> None:
+    offers = Offers(HOT)
+    offers.offer(b"longer")
+    offers.offer(b"short", after_s=LOOK_S / 2)
+    kept = offers.samples.get(HOT)
+    assert kept is not None
+    assert kept.body == b"longer"
+
+
+def test_switched_off_keeps_nothing_and_forgets_what_there_was() -> None:
+    offers = Offers(HOT)
+    offers.offer(b"body")
+    offers.samples.apply(0, 10_000)
+    assert len(offers.samples) == 0
+    offers.offer(b"body")
+    assert len(offers.samples) == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 60)), max_size=30))
+def test_bytes_stay_within_their_bound(bodies: list[tuple[int, int]]) -> None:
+    texts = [bytes([97 + i]) * 1_024 for i in range(6)]
+    hot = [request(text).prompt.chain(TEXT_SCHEME)[1] for text in texts]
+    offers = Offers(*hot, prefixes_max=6, bytes_max=100)
+    for which, size in bodies:
+        offers.offer(b"x" * size, text=texts[which])
+        assert offers.samples.bytes <= 100
+        assert len(offers.samples) <= 6
+
+
+def test_a_replay_asks_for_one_token_in_one_piece() -> None:
+    body = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "hé"}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_completion_tokens": 500,
+        "n": 3,
+        "tools": [{"type": "function"}],
+    }
+    assert json.loads(shortened(json.dumps(body).encode())) == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "hé"}],
+        "tools": [{"type": "function"}],
+        "max_tokens": 1,
+        "n": 1,
+    }
+
+
+# --- over the wire ------------------------------------------------------------------------
+
+
+def kept() -> Samples:
+    offers = Offers(HOT, prefixes_max=4)
+    offers.offer(b'{"model":"m","prompt":"p"}', endpoint=Endpoint.COMPLETIONS)
+    return offers.samples
+
+
+async def silent(served: Served) -> None:
+    await served.until_closed()
+
+
+async def test_kept_requests_are_replayed_and_each_end_is_told_once() -> None:
+    told: list[Prompt | None] = []
+    async with rig(answer_ok) as it:
+        it.gateway._warm_ups._samples = kept()
+        cold = BlockHash(1)
+        it.gateway.warm_up(NodeId(1), it.engine.url, (cold, HOT), 5.0, told.append)
+        await it.until(lambda: None in told)
+        (served,) = it.engine.served
+        assert json.loads(served.body) == {"model": "m", "prompt": "p", "max_tokens": 1, "n": 1}
+        assert len(told) == 2
+        assert told[0] is not None
+        assert told[0].text == PREFIX
+
+
+@pytest.mark.parametrize("answers", [False, True])
+async def test_an_engine_that_cannot_be_warmed_up_is_given_up(answers: bool) -> None:
+    told: list[Prompt | None] = []
+    async with rig(silent) as it:
+        it.gateway._warm_ups._samples = kept()
+        url = it.engine.url if answers else closed_url()
+        it.gateway.warm_up(NodeId(1), url, (HOT,), 0.1, told.append)
+        await it.until(lambda: bool(told))
+        assert told == [None]
+
+
+async def test_a_gateway_that_stops_ends_its_warm_ups() -> None:
+    told: list[Prompt | None] = []
+    async with rig(silent) as it:
+        it.gateway._warm_ups._samples = kept()
+        it.gateway.warm_up(NodeId(1), it.engine.url, (HOT,), 600.0, told.append)
+        await it.until(lambda: bool(it.engine.served))
+        await it.gateway._warm_ups.close()
+        await it.until(lambda: told == [None])
