@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from pointsman.cli.config_admission import Admission
 from pointsman.cli.config_bounds import Health, Limits, Retries, RetryGuard, Timeouts, WarmUp
 from pointsman.core import limits
 from pointsman.core.limits import NODES_MAX
@@ -18,6 +19,7 @@ from pointsman.core.policies import catalog
 
 __all__ = [
     "Admin",
+    "Admission",
     "Agents",
     "Config",
     "Engine",
@@ -307,6 +309,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     warm_up: Annotated[
         WarmUp, Meta(description="What engines compute before they get requests.")
     ] = WarmUp()
+    admission: Annotated[
+        Admission, Meta(description="Who comes in while the cluster fills up, and who waits how.")
+    ] = Admission()
     retry_guard: Annotated[
         RetryGuard, Meta(description="Clients that retry without waiting, while nothing has room.")
     ] = RetryGuard()

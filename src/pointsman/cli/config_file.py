@@ -103,6 +103,9 @@ def _contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str
     if 0 < config.listen.keep_alive_comments_s < COMMENTS_S_MIN:
         text = f"listen.keep_alive_comments_s is below {COMMENTS_S_MIN}; 0 is off"
         yield ("listen", "keep_alive_comments_s"), text
+    if config.admission.yellow_share > config.admission.red_share:
+        text = "admission.yellow_share is above admission.red_share: low priority comes first"
+        yield ("admission", "yellow_share"), text
     if problem := agents_problem(config):
         yield ("agents", "listen"), problem
 

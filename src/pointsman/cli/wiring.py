@@ -1,5 +1,7 @@
 """From a configuration to what each part goes by."""
 
+import msgspec
+
 from pointsman.cli.config import Config, Engine, Key
 from pointsman.cli.config_file import HASH_PREFIX, engine_name
 from pointsman.cli.control_address import control_address, read_secret
@@ -9,9 +11,11 @@ from pointsman.core.admission.key_rules import KeyLimits, KeyRules
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import ModelName, NodeName
 from pointsman.core.limits import (
+    AdmissionRules,
     GuardRules,
     HealthRules,
     Preemption,
+    QueueOrder,
     RetryRules,
     Timeouts,
     WarmUpRules,
@@ -43,6 +47,7 @@ def scheduler_options(config: Config) -> SchedulerOptions:
         retries=retry_rules(config),
         retry_guard=guard_rules(config),
         warm_up=WarmUpRules(prefixes=config.warm_up.prefixes, within_s=config.warm_up.within_s),
+        admission=admission_rules(config),
         preemption=Preemption(config.retries.preemption),
         index_bytes_max=config.limits.index_bytes_max,
     )
@@ -58,6 +63,11 @@ def retry_rules(config: Config) -> RetryRules:
         budget_ratio=retries.budget_ratio,
         budget_min=retries.budget_min,
     )
+
+
+def admission_rules(config: Config) -> AdmissionRules:
+    fields = msgspec.structs.asdict(config.admission)
+    return AdmissionRules(**{**fields, "order": QueueOrder(config.admission.order)})
 
 
 def guard_rules(config: Config) -> GuardRules:

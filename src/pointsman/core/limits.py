@@ -330,19 +330,6 @@ class Preemption(StrEnum):
     STREAMING = "streaming"  # answers under way as well: they break off
 
 
-class LongContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Where very long prompts go, and how much of the cluster they may have together.
-
-    tokens  prompts of as many are very long
-    pool    the pool that takes them where it has nodes of their model; empty is none
-    share   of the slots and KV blocks of a model's nodes; where they have a pool, of that pool's
-    """
-
-    tokens: int = LONG_CONTEXT_TOKENS
-    pool: str = ""
-    share: float = LONG_CONTEXT_SHARE
-
-
 class AdmissionRules(msgspec.Struct, frozen=True, kw_only=True):
     """Who is let in while the cluster fills up, who waits, and in which order.
 
@@ -357,7 +344,9 @@ class AdmissionRules(msgspec.Struct, frozen=True, kw_only=True):
     wait_factor          times its mean execution time that a request may expect to wait
     wait_min_s           seconds that it may expect to wait, however short executions are
     wait_for_nodes_s     seconds to wait where no node is up; 0 is not at all
-    long_context         very long prompts
+    long_context_tokens  prompts of as many are very long
+    long_context_share   of the nodes that very long prompts may hold
+    long_context_pool    where very long prompts go, if it has nodes of their model; empty is none
     """
 
     yellow_share: float = YELLOW_SHARE
@@ -370,7 +359,9 @@ class AdmissionRules(msgspec.Struct, frozen=True, kw_only=True):
     wait_factor: float = WAIT_FACTOR
     wait_min_s: float = WAIT_MIN_S
     wait_for_nodes_s: float = 0.0
-    long_context: LongContext = LongContext()
+    long_context_tokens: int = LONG_CONTEXT_TOKENS
+    long_context_share: float = LONG_CONTEXT_SHARE
+    long_context_pool: str = ""
 
 
 class WarmUpRules(msgspec.Struct, frozen=True, kw_only=True):

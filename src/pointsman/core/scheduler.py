@@ -71,7 +71,7 @@ class Scheduler(State):
     # --- requests ----------------------------------------------------------------------
 
     def _arrived(self, event: Arrived, now_s: float) -> list[Effect]:
-        request = self._homes.at_home(self._router.with_model(event.request))
+        request = self._meant(event.request)
         assert request.id not in self._bookings, f"request id {request.id} is in use"
         assert request.id not in self._held, f"request id {request.id} is in use"
         self.stats.arrived += 1
@@ -84,6 +84,11 @@ class Scheduler(State):
         if request.slo_ttft_s is not None or isinstance(effects[0], Held):
             effects += self._recalls.make_room(request, route, now_s)
         return effects
+
+    def _meant(self, request: Request) -> Request:
+        """The request with what it leaves open: its model, its home, its pool."""
+        request = self._homes.at_home(self._router.with_model(request))
+        return self._admission.directed(request, self._router.demand(request))
 
     def _answer(self, attempt: Attempt, now_s: float) -> Route:
         """Where a new request should go: as admission says, or else as routing does."""
@@ -334,8 +339,10 @@ class Scheduler(State):
     def explain(self, request: Request, now_s: float) -> Decision:
         """What would be decided, with every candidate and exclusion. Decides nothing."""
         self.catch_up()
-        attempt = Attempt(self._homes.at_home(self._router.with_model(request)), now_s)
+        attempt = Attempt(self._meant(request), now_s)
         route = self._router.route(
             attempt.request, self._policy, Random(0), tried=(), now_s=now_s, every_node=True
         )
+        word = self._admission.word(attempt.request, route.demand, now_s)
+        route = route if word is None else route.but(word)
         return self._record(attempt, route, now_s, rows_max=None)

@@ -7,6 +7,8 @@ then, whenever something ends, `take` who is next until nobody may pass.
 from collections import OrderedDict
 from math import inf
 
+from msgspec import structs
+
 from pointsman.core.admission.gate import Gate, Watermark
 from pointsman.core.admission.held import HeldQueue
 from pointsman.core.admission.load import Loads
@@ -28,7 +30,7 @@ class Admission:
     """Owns the queue and the loads; the scheduler's bookings change the loads."""
 
     def __init__(self, cluster: Cluster, ledger: Ledger, options: SchedulerOptions) -> None:
-        self.loads = Loads(cluster, ledger, options.admission.long_context.tokens)
+        self.loads = Loads(cluster, ledger, options.admission.long_context_tokens)
         self._rules = options.admission
         self._gate = Gate(self.loads, self._rules)
         self.held = HeldQueue(options.queue_length_max, options.hold_s, self._rules)
@@ -38,14 +40,26 @@ class Admission:
         """Go by other rules from here on."""
         self._rules = rules.admission
         self._gate.apply(rules.admission)
-        self.loads.long_tokens = rules.admission.long_context.tokens
+        self.loads.long_tokens = rules.admission.long_context_tokens
         self.held.apply(rules.queue_length_max, rules.hold_s, rules.admission)
 
     # --- coming in ---------------------------------------------------------------------
 
+    def directed(self, request: Request, demand: Demand) -> Request:
+        """The same request; a very long one to the pool for such, where that has nodes."""
+        pool = self._rules.long_context_pool
+        if not pool or request.pool is not None or not self.is_very_long(demand):
+            return request
+        there = structs.replace(request, pool=pool)
+        return there if self.loads.part(there).nodes else request
+
     def examine(self, request: Request, demand: Demand, now_s: float) -> Hold | Refusal | None:
         """The gate's word on a new request; None lets it pass to routing."""
         self._arrived(request, now_s)
+        return self.word(request, demand, now_s)
+
+    def word(self, request: Request, demand: Demand, now_s: float) -> Hold | Refusal | None:
+        """The same of one that is only asked about."""
         is_very_long = self.is_very_long(demand)
         return self._gate.examine(request, is_very_long=is_very_long, now_s=now_s)
 
@@ -96,7 +110,7 @@ class Admission:
 
     def is_very_long(self, demand: Demand) -> bool:
         """Whether its prompt is of those that have a quota."""
-        return demand.prompt_tokens >= self._rules.long_context.tokens
+        return demand.prompt_tokens >= self._rules.long_context_tokens
 
     def _too_late(self, request: Request, prospect: Prospect) -> Refusal | None:
         slo_s, hold_s = request.slo_ttft_s, self.held.hold_s(request)

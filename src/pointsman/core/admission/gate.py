@@ -54,7 +54,7 @@ class Gate:
                 return Hold(f"red: {fill:.0%} of the nodes is taken")
             if part.backlog(rules.backlog_s) >= 1:
                 return Hold("red: every node has prompts waiting")
-        if is_very_long and self._is_long_full(part):
+        if is_very_long and self._is_long_full(request, part):
             return Hold(f"long context: such prompts hold {part.long_share():.0%} of the nodes")
         return None
 
@@ -63,7 +63,7 @@ class Gate:
     ) -> bool:
         """Whether who waits for the same nodes as `request`, with this priority, may be tried."""
         part = self._loads.part(request)
-        if is_very_long and self._is_long_full(part):
+        if is_very_long and self._is_long_full(request, part):
             return False
         rules = self._rules
         if priority >= PRIORITY_HIGH:
@@ -79,8 +79,11 @@ class Gate:
             return Watermark.RED
         return Watermark.YELLOW if load >= self._rules.yellow_share else Watermark.GREEN
 
-    def _is_long_full(self, part: Part) -> bool:
-        return part.long_share() >= self._rules.long_context.share
+    def _is_long_full(self, request: Request, part: Part) -> bool:
+        """Whether very long prompts have their share. A pool that is theirs is all theirs."""
+        if request.pool is not None and request.pool == self._rules.long_context_pool:
+            return False
+        return part.long_share() >= self._rules.long_context_share
 
 
 def _low_detail(load: float, low: float, rules: AdmissionRules) -> str:

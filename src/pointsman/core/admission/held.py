@@ -117,7 +117,7 @@ class HeldQueue:
             since_s + (self.hold_s(request) if hold_s is None else hold_s),
             tokens,
             lane_of(tokens),
-            prompt_tokens >= rules.long_context.tokens,
+            prompt_tokens >= rules.long_context_tokens,
             load,
         )
         self._insert(waiting)
