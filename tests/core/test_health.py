@@ -69,7 +69,7 @@ def test_every_state_can_be_reached_and_only_the_last_has_no_way_on() -> None:
     assert all(steps[Step.LEAVE] is Health.GONE for state, steps in TRANSITIONS.items() if steps)
 
 
-def test_failures_in_a_row_raise_doubt_and_then_take_a_node_out() -> None:
+def test_failures_in_a_row_raise_suspicion_and_then_take_a_node_out() -> None:
     patient = Patient()
     patient.fail()
     assert patient.state is Health.READY
@@ -104,7 +104,7 @@ def test_who_breaks_off_every_answer_is_not_cleared_by_beginning_the_next() -> N
     assert patient.state is Health.OPEN
 
 
-def test_the_last_node_stays_in_service_in_doubt() -> None:
+def test_the_last_node_stays_in_service_suspected() -> None:
     patient = Patient()
     patient.fail(20, spared=True)
     assert patient.state is Health.SUSPECT
@@ -201,7 +201,7 @@ def test_a_trial_with_a_poison_request_decides_nothing() -> None:
     assert patient.state is Health.HALF_OPEN
 
 
-def test_doubt_fades_when_nothing_confirms_it() -> None:
+def test_suspicion_fades_when_nothing_confirms_it() -> None:
     patient = Patient()
     patient.fail(2)
     patient.wait(9.0)
@@ -237,7 +237,7 @@ def test_slow_start_can_be_switched_off() -> None:
     assert Patient(HealthRules(slow_start_s=0.0), warms=True).state is Health.READY
 
 
-def test_doubt_in_the_middle_of_warming_goes_back_to_warming() -> None:
+def test_suspicion_in_the_middle_of_warming_goes_back_to_warming() -> None:
     patient = Patient(warms=True)
     patient.wait(3.0)
     patient.fail(2)
@@ -265,7 +265,7 @@ reports = st.one_of(
     st.tuples(st.just("probe"), st.booleans()),
     st.tuples(st.just("time"), st.floats(0, 40)),
     st.tuples(st.just("timed"), st.floats(0, 40)),
-    st.tuples(st.just("doubt"), st.sampled_from(Cause)),
+    st.tuples(st.just("suspect"), st.sampled_from(Cause)),
     st.tuples(st.just("give_up"), st.sampled_from(Cause)),
     st.tuples(st.just("forgive")),
 )
@@ -290,8 +290,8 @@ def test_whatever_is_reported_every_step_is_in_the_table(
                 condition.pass_time(patient.now_s)
             case "timed", float(ratio):
                 condition.first_token(ratio, patient.now_s)
-            case "doubt", Cause() as cause:
-                condition.doubt(cause, "", patient.now_s)
+            case "suspect", Cause() as cause:
+                condition.suspect(cause, "", patient.now_s)
             case "give_up", Cause() as cause:
                 condition.give_up(cause, "", patient.now_s)
             case "forgive", *_:

@@ -229,7 +229,7 @@ def test_a_trial_that_fails_keeps_the_node_out_for_longer() -> None:
     assert ward.health("a") is Health.HALF_OPEN
 
 
-def test_where_only_doubted_nodes_are_left_they_take_everything() -> None:
+def test_where_only_suspected_nodes_are_left_they_take_everything() -> None:
     ward = Ward("a", "b")
     ward.break_("a")
     ward.advance(OUT_S)

@@ -168,7 +168,7 @@ _INELIGIBLE: Mapping[Ineligible, str] = MappingProxyType(
         Ineligible.CONTEXT: "its context is too short for this prompt",
         Ineligible.JOINING: "has not described itself yet",
         Ineligible.OPEN: "has failed, and is left alone for a while",
-        Ineligible.SHARE: "is in doubt, on trial or warming up, and has its share for now",
+        Ineligible.SHARE: "is suspected, on trial or warming up, and has its share for now",
         Ineligible.DRAINING: "is draining",
         Ineligible.TRIED: "has failed this request already",
         Ineligible.CONCURRENCY: "has as many requests as it may",

@@ -61,7 +61,7 @@ class NodeLink:
         self.events_note = ""
         self.restarts = 0
         self.draining = False
-        self.is_doubted = False  # something speaks against it: it is looked at often
+        self.is_watched = False  # something speaks against it: it is looked at often
         self.placed_at_s = float("-inf")
         self.alive_at_s = float("-inf")
         self.described = asyncio.Event()

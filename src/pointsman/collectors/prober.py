@@ -28,7 +28,7 @@ class Prober:
         while True:
             await link.described.wait()
             await self.probe()
-            if self._successes < link.cadence.recovery_probes or link.is_doubted:
+            if self._successes < link.cadence.recovery_probes or link.is_watched:
                 await asyncio.sleep(link.jittered(link.cadence.probe_retry_s))
                 continue
             link.probe_soon.clear()

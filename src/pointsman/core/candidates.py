@@ -29,7 +29,7 @@ def eligible(cluster: Cluster, request: Request, tried: Sequence[NodeId]) -> lis
 
 def _within_share(nodes: list[Node], serving: Sequence[Node], request: Request) -> list[Node]:
     """Without those that have their share of their peers' work, where peers of full weight serve:
-    rather a node in doubt than none."""
+    rather a node that is suspected than none."""
     full = [node.inflight for node in serving if node.condition.weight == 1.0]
     if not full:
         return nodes

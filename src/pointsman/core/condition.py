@@ -15,9 +15,9 @@ from pointsman.core.ids import RequestId
 from pointsman.core.limits import (
     HALF_OPEN_CHOOSY_S,
     HALF_OPEN_TRIALS_MAX,
+    PEERS_MIN,
     PRIORITY_NORMAL,
     PROBES_WEIGHT,
-    SHARE_MIN,
     SLOW_SAMPLES,
     SUSPECT_WEIGHT,
     SUSPECT_WEIGHT_MIN,
@@ -89,8 +89,8 @@ class Condition:
     @property
     def is_stuck(self) -> bool:
         """Whether what has not begun there had better go elsewhere: it may never begin."""
-        doubted = self.state is Health.SUSPECT and self.cause in (Cause.OVERDUE, Cause.QUEUE)
-        return doubted or self.state is Health.OPEN
+        suspected = self.state is Health.SUSPECT and self.cause in (Cause.OVERDUE, Cause.QUEUE)
+        return suspected or self.state is Health.OPEN
 
     @property
     def is_relative(self) -> bool:
@@ -103,7 +103,7 @@ class Condition:
         if self.state is Health.HALF_OPEN:
             welcome = priority < PRIORITY_NORMAL or not self.is_choosy
             return welcome and len(self._trials) < HALF_OPEN_TRIALS_MAX
-        return not self.is_stuck and inflight < max(SHARE_MIN, self.weight * peers_mean)
+        return not self.is_stuck and inflight < max(1.0, self.weight * max(peers_mean, PEERS_MIN))
 
     def placed(self, request_id: RequestId) -> None:
         """A request goes there. While half open it is the trial."""
@@ -131,8 +131,8 @@ class Condition:
         if self._broke_off and not whole:
             return
         self._clear_failures()
-        doubted = self.state is Health.SUSPECT and self.cause not in (Cause.PROBES, Cause.SLOW)
-        if doubted or self.state is Health.HALF_OPEN:
+        suspected = self.state is Health.SUSPECT and self.cause not in (Cause.PROBES, Cause.SLOW)
+        if suspected or self.state is Health.HALF_OPEN:
             self._return(now_s, Cause.RECOVERED)
 
     def failed(
@@ -157,7 +157,7 @@ class Condition:
         if broken and not spared:
             self._break(cause, detail, now_s)
         elif self.failures >= max(1, self.rules.request_failures_max - 1):
-            self.doubt(cause, detail, now_s)
+            self.suspect(cause, detail, now_s)
 
     def _is_broken(self, cause: Cause, now_s: float) -> bool:
         """Enough failures in a row and close together; or so many that time does not count."""
@@ -207,7 +207,7 @@ class Condition:
         if self._probe_failures >= self.rules.probe_failures_max:
             self._break(Cause.PROBES, detail, now_s)
         elif self._probe_failures >= self.rules.probe_failures_max - 1:
-            self.doubt(Cause.PROBES, detail, now_s, PROBES_WEIGHT)
+            self.suspect(Cause.PROBES, detail, now_s, PROBES_WEIGHT)
 
     def first_token(self, ratio: float, now_s: float) -> None:
         """One came after `ratio` times as long as foreseen."""
@@ -219,16 +219,16 @@ class Condition:
 
     # --- verdicts ----------------------------------------------------------------------
 
-    def doubt(
+    def suspect(
         self, cause: Cause, detail: str, now_s: float, weight: float = SUSPECT_WEIGHT
     ) -> None:
-        """Something speaks against it. Harmless when it is doubted already."""
+        """Something speaks against it. Harmless when it is suspected already."""
         if self.state not in (Health.READY, Health.WARMING, Health.SUSPECT):
             return
         self._evidence_s = now_s
         weight = max(SUSPECT_WEIGHT_MIN, min(weight, self.weight))
         if self.state is not Health.SUSPECT:
-            self._step(Step.DOUBT, cause, detail, now_s)
+            self._step(Step.SUSPECT, cause, detail, now_s)
         self.weight = weight
 
     def give_up(self, cause: Cause, detail: str, now_s: float) -> None:
@@ -287,7 +287,7 @@ class Condition:
                 self._warming.pass_time(now_s)
                 self._warm(now_s)
             case Health.SUSPECT:
-                self._doubt_fades(now_s)
+                self._suspicion_fades(now_s)
             case Health.OPEN:
                 rested = now_s - self._broke_s >= self.open_s and not self._probe_failures
                 if rested and self.cause is not Cause.PROBES:
@@ -297,7 +297,7 @@ class Condition:
             case Health.JOINING | Health.READY | Health.GONE:
                 pass
 
-    def _doubt_fades(self, now_s: float) -> None:
+    def _suspicion_fades(self, now_s: float) -> None:
         """Nothing has confirmed it; but where nothing came, nothing has refuted it either."""
         quiet_s = now_s - self._evidence_s
         if self.is_stuck and quiet_s >= self.rules.open_s:

@@ -104,7 +104,7 @@ class Ineligible(StrEnum):
     CONTEXT = "context"  # the prompt cannot fit the model's context there
     JOINING = "joining"
     OPEN = "open"  # it failed, and is left alone for a while
-    SHARE = "share"  # it is in doubt, on trial or warming up, and has its share for now
+    SHARE = "share"  # it is suspected, on trial or warming up, and has its share for now
     DRAINING = "draining"
     TRIED = "tried"  # this request already failed there
     CONCURRENCY = "concurrency"

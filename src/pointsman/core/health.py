@@ -27,7 +27,7 @@ class Health(StrEnum):
 SERVING = frozenset({Health.WARMING, Health.READY, Health.SUSPECT, Health.HALF_OPEN})
 
 
-DOUBTED = frozenset({Health.SUSPECT, Health.OPEN, Health.HALF_OPEN})
+WATCHED = frozenset({Health.SUSPECT, Health.OPEN, Health.HALF_OPEN})
 """Looked at often: whatever was the matter may be over."""
 
 
@@ -36,7 +36,7 @@ class Step(StrEnum):
 
     RISE = "rise"
     WARM = "warm"
-    DOUBT = "doubt"
+    SUSPECT = "suspect"
     BREAK = "break"
     TRY = "try"
     LEAVE = "leave"
@@ -51,12 +51,12 @@ TRANSITIONS: Mapping[Health, Mapping[Step, Health]] = MappingProxyType(
         },
         Health.WARMING: {
             Step.RISE: Health.READY,
-            Step.DOUBT: Health.SUSPECT,
+            Step.SUSPECT: Health.SUSPECT,
             Step.BREAK: Health.OPEN,
             Step.LEAVE: Health.GONE,
         },
         Health.READY: {
-            Step.DOUBT: Health.SUSPECT,
+            Step.SUSPECT: Health.SUSPECT,
             Step.BREAK: Health.OPEN,
             Step.LEAVE: Health.GONE,
         },

@@ -161,15 +161,15 @@ class Judge:
         says nothing of how it is now."""
         condition = node.condition
         if condition.state is Health.SUSPECT and condition.cause is Cause.SLOW:
-            condition.doubt(Cause.SLOW, condition.detail, now_s, weight=condition.weight)
-            return  # one is enough to go on doubting
+            condition.suspect(Cause.SLOW, condition.detail, now_s, weight=condition.weight)
+            return  # one is enough to go on
         typical = of(condition).typical
         ratios = [of(peer.condition).typical for peer in self._peers(node)]
         known = [ratio for ratio in ratios if ratio > 0]
         factor = typical / max(1.0, median(known)) if known else 0.0
         if factor > node.rules.slow_factor and self._may_be_relative(node):
             detail = f"answers take {typical:.1f} times as long as foreseen"
-            condition.doubt(Cause.SLOW, detail, now_s, weight=1.0 / factor)
+            condition.suspect(Cause.SLOW, detail, now_s, weight=1.0 / factor)
 
     # --- what is told of nodes ---------------------------------------------------------
 
@@ -187,7 +187,7 @@ class Judge:
         stuck = node.queue_growths >= QUEUE_GROWTHS_MAX and self._peer_answered(node, since_s)
         if stuck and self._may_be_relative(node):
             detail = f"its queue has grown to {waiting} and nothing comes of it"
-            node.condition.doubt(Cause.QUEUE, detail, at_s, weight=SUSPECT_WEIGHT_MIN)
+            node.condition.suspect(Cause.QUEUE, detail, at_s, weight=SUSPECT_WEIGHT_MIN)
 
     def told(self, node: Node, healthy: bool, detail: str, now_s: float) -> None:
         """Somebody who uses it says how it is."""
@@ -224,7 +224,7 @@ class Judge:
         if not self._may_be_relative(node):
             return
         detail = f"nothing has come for {waited_s:.0f} s, and {foreseen_s:.1f} s was foreseen"
-        node.condition.doubt(Cause.OVERDUE, detail, now_s, weight=SUSPECT_WEIGHT_MIN)
+        node.condition.suspect(Cause.OVERDUE, detail, now_s, weight=SUSPECT_WEIGHT_MIN)
         on_trial = node.condition.state is Health.HALF_OPEN
         if (on_trial or waited_s >= 2 * due_s) and not self._is_last(node):
             node.condition.give_up(Cause.OVERDUE, detail, now_s)

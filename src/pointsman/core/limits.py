@@ -190,7 +190,7 @@ HALF_OPEN_TRIALS_MAX = 1
 """Requests on trial at a time: what a broken node may cost at once."""
 
 SUSPECT_S = 10.0
-"""A doubt that nothing confirms fades: a few long prefills."""
+"""A suspicion that nothing confirms fades: a few long prefills."""
 
 SUSPECT_WEIGHT = 0.25
 SUSPECT_WEIGHT_MIN = 0.05
@@ -198,9 +198,9 @@ PROBES_WEIGHT = 0.5
 """A suspect's share of its peers' work: enough to keep the sessions of a node that is well, and
 little to lose on one that is not. Probes alone say less: a busy engine is slow to answer them."""
 
-SHARE_MIN = 4
-"""Requests in flight that a node of lowered weight may always have: where there is hardly any
-load there is nothing to share, and a session finds its node."""
+PEERS_MIN = 8.0
+"""Requests in flight that the peers of a node of lowered weight are taken to have at least: where
+there is hardly any load there is little to share, and a session is to find its node."""
 
 SLOW_FACTOR = 3.0
 SLOW_SAMPLES = 7
@@ -270,7 +270,7 @@ class HealthRules(msgspec.Struct, frozen=True, kw_only=True):
     request_failures_max  requests in a row that came to nothing there before it is out,
                           within failures_within_s, or twice as many
     open_s, open_s_max    it stays out for so long, twice as long each time up to the maximum
-    suspect_s             a doubt that nothing confirms fades after this
+    suspect_s             a suspicion that nothing confirms fades after this
     slow_factor           times as long as foreseen, and its peers' are not: it is slow
     overdue_factor        times as long as foreseen until a first token is overdue
     slow_start_s          a new node has its full share after this at most; 0 at once

@@ -23,7 +23,7 @@ from pointsman.core.events import (
     NodeReported,
     NodeSignals,
 )
-from pointsman.core.health import DOUBTED
+from pointsman.core.health import WATCHED
 from pointsman.core.ids import NodeId
 from pointsman.core.limits import PROBE_RETRY_S, PROBE_S, HealthRules
 from pointsman.sim.clock import Clock, Timer
@@ -148,12 +148,12 @@ class Watch:
             detail = "" if healthy else "no answer to GET /health"
             self._gateway.step(NodeProbed(self._node_id, healthy=healthy, detail=detail))
         recovered = self._successes >= _SUCCESSES_TO_RECOVER
-        wait_s = PROBE_S if recovered and not self._is_doubted else PROBE_RETRY_S
+        wait_s = PROBE_S if recovered and not self._is_watched else PROBE_RETRY_S
         self._probing = self._clock.after(wait_s, self._probe)
 
     @property
-    def _is_doubted(self) -> bool:
-        return self._gateway.health.get(self._node.name) in DOUBTED
+    def _is_watched(self) -> bool:
+        return self._gateway.health.get(self._node.name) in WATCHED
 
     def _notice_restart(self) -> None:
         node = self._node
