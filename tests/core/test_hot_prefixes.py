@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.core.events import Placed
-from pointsman.core.hot_prefixes import HotPrefixes
-from pointsman.core.ids import BlockHash, ModelName
-from pointsman.core.limits import (
+from pointsman.core.hot_prefixes import (
     HOT_HOLDERS_SLACK,
     HOT_MEMORY_S,
     HOT_PREFIXES_MAX,
     HOT_REQUESTS_MIN,
+    HotPrefixes,
 )
+from pointsman.core.ids import BlockHash, ModelName
 from tests.support.driver import MODEL, Driver, request, teach
 
 HOT, COLD = BlockHash(7), BlockHash(8)

@@ -356,9 +356,8 @@ class Cluster:
         if turn.before not in SERVING and turn.after in SERVING:
             self.cold.append(node)
         if Health.JOINING is not turn.before and turn.cause is not Cause.LEFT:
-            self.turns.append(
-                Turned(node.name, node.id, turn.before, turn.after, turn.cause, turn.detail)
-            )
+            turned = Turned(node.name, node.id, turn.before, turn.after, turn.cause, turn.detail)
+            self.turns.append(turned)
 
     def take_turns(self) -> list[Turned]:
         """What is not told yet of nodes' health, to be told now."""

@@ -34,11 +34,8 @@ class Started(msgspec.Struct, frozen=True, gc=False):
 
 
 class Failed(msgspec.Struct, frozen=True, gc=False):
-    """The attempt on the placed node ended before its first byte.
-
-    Answered by Placed (another node, inside the retry budget), Held (every node is busy, or the
-    request was recalled) or Refused.
-    """
+    """The attempt on the placed node ended before its first byte. Answered by Placed, inside the
+    retry budget, Held (every node is busy, or it was recalled) or Refused."""
 
     request_id: RequestId
     kind: FailureKind
@@ -193,7 +190,6 @@ class NodeChanged(msgspec.Struct, frozen=True):
 
 # --- events: engine caches --------------------------------------------------------------
 
-
 EngineHash = int | bytes
 """A block hash of the engine's own making: opaque, compared only with its like."""
 
@@ -336,17 +332,13 @@ class Held(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecallCause(StrEnum):
-    """Why a placement is taken back."""
-
     NODE_DOWN = "node_down"
     PREEMPTED = "preempted"
 
 
 class Recalled(msgspec.Struct, frozen=True, gc=False):
-    """Abort what runs for the request on this node, before its first byte, and say so by
-    `Failed(RECALLED)`: then it is placed again. Void if a byte has come, or the attempt has
-    ended, meanwhile. `breaks` ends an answer that streams already, and then it is over.
-    """
+    """Abort the attempt on this node and say so by `Failed(RECALLED)`: then it is placed again.
+    Void once a byte has come or it has ended. `breaks` ends an answer that streams, for good."""
 
     request_id: RequestId
     node_id: NodeId
@@ -394,8 +386,7 @@ class Left(msgspec.Struct, frozen=True):
 
 
 class WarmUp(msgspec.Struct, frozen=True):
-    """The node gets no requests yet: have it compute prompts that begin with the prefixes which
-    end with these blocks, the hottest first, within so long. Answered by `NodeWarmed`."""
+    """Have it compute what ends with these blocks first, in order. Answered by `NodeWarmed`."""
 
     name: NodeName
     node_id: NodeId

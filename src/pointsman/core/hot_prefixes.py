@@ -19,12 +19,20 @@ from math import exp
 import msgspec
 
 from pointsman.core.ids import BlockHash, ModelName
-from pointsman.core.limits import (
-    HOT_HOLDERS_SLACK,
-    HOT_MEMORY_S,
-    HOT_PREFIXES_MAX,
-    HOT_REQUESTS_MIN,
-)
+
+HOT_MEMORY_S = 10.0
+"""How long a request counts in its prefix's share of the traffic: a few times as long as a long
+prefix takes to compute, so that a sudden one is met before its holders drown in it."""
+
+HOT_HOLDERS_SLACK = 1.5
+"""Nodes that hold a hot prefix, over its share of the requests: as many as its share carry it only
+if they do nothing else."""
+
+HOT_REQUESTS_MIN = 4.0
+"""Requests lately, for each holder, below which nothing is invested in a prefix."""
+
+HOT_PREFIXES_MAX = 2_048
+"""Boundaries counted: with 100 bytes each, 0.2 MB."""
 
 
 class HotPrefix(msgspec.Struct, frozen=True, gc=False):

@@ -44,20 +44,6 @@ BUSY_MEMORY_S = 1.0
 """How long an engine that called itself busy is sent no more than it had; then a tenth more
 each time, or one."""
 
-HOT_MEMORY_S = 10.0
-"""How long a request counts in its prefix's share of the traffic: a few times as long as a long
-prefix takes to compute, so that a sudden one is met before its holders drown in it."""
-
-HOT_HOLDERS_SLACK = 1.5
-"""Nodes that hold a hot prefix, over its share of the requests: as many as its share carry it only
-if they do nothing else."""
-
-HOT_REQUESTS_MIN = 4.0
-"""Requests lately, for each holder, below which nothing is invested in a prefix."""
-
-HOT_PREFIXES_MAX = 2_048
-"""Boundaries counted: with 100 bytes each, 0.2 MB."""
-
 QUEUE_LENGTH_MAX = 4_096
 """Requests held centrally. At 10 ms of service a request this is 40 s of work for one node."""
 
