@@ -332,13 +332,14 @@ class Held(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecallCause(StrEnum):
+    """Why a placement is taken back."""
+
     NODE_DOWN = "node_down"
     PREEMPTED = "preempted"
 
 
 class Recalled(msgspec.Struct, frozen=True, gc=False):
-    """Abort the attempt on this node and say so by `Failed(RECALLED)`: then it is placed again.
-    Void once a byte has come or it has ended. `breaks` ends an answer that streams, for good."""
+    """Abort the attempt there, and say `Failed(RECALLED)`; after a byte only if it `breaks`."""
 
     request_id: RequestId
     node_id: NodeId
