@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from pointsman.core.condition import Condition
 from pointsman.core.errors import FailureKind
 from pointsman.core.health import SERVING, TRANSITIONS, Cause, Health, Step, Turn, diagram
+from pointsman.core.health_limits import SLOW_SAMPLES
 from pointsman.core.ids import RequestId
-from pointsman.core.limits import PRIORITY_LOW, PRIORITY_NORMAL, SLOW_SAMPLES, HealthRules
+from pointsman.core.limits import PRIORITY_LOW, PRIORITY_NORMAL, HealthRules
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "health.md"
 RULES = HealthRules()

@@ -15,16 +15,15 @@ from pointsman.core.events import (
     Turned,
 )
 from pointsman.core.health import Cause, Health
-from pointsman.core.ids import NodeName
-from pointsman.core.limits import (
+from pointsman.core.health_limits import (
     OVERDUE_MIN_S,
     POISON_S,
-    PRIORITY_LOW,
     QUEUE_GROWTHS_MAX,
     SLOW_SAMPLES,
     SLOW_START_S,
-    HealthRules,
 )
+from pointsman.core.ids import NodeName
+from pointsman.core.limits import PRIORITY_LOW, HealthRules
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.views import NodeView
 from tests.support.driver import Driver, teach

@@ -11,18 +11,17 @@ from statistics import median
 
 from pointsman.core.errors import FailureKind
 from pointsman.core.health import SERVING, TRANSITIONS, Cause, Health, Step, Turn
-from pointsman.core.ids import RequestId
-from pointsman.core.limits import (
+from pointsman.core.health_limits import (
     HALF_OPEN_CHOOSY_S,
     HALF_OPEN_TRIALS_MAX,
     PEERS_MIN,
-    PRIORITY_NORMAL,
     PROBES_WEIGHT,
     SLOW_SAMPLES,
     SUSPECT_WEIGHT,
     SUSPECT_WEIGHT_MIN,
-    HealthRules,
 )
+from pointsman.core.ids import RequestId
+from pointsman.core.limits import PRIORITY_NORMAL, HealthRules
 from pointsman.core.warming import Warming
 
 _FAILURES_KEPT = 64

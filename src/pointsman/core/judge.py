@@ -32,8 +32,7 @@ from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import NodeSignals
 from pointsman.core.flight import Flight
 from pointsman.core.health import SERVING, Cause, Health
-from pointsman.core.ids import NodeId
-from pointsman.core.limits import (
+from pointsman.core.health_limits import (
     OVERDUE_MIN_S,
     POISON_PROMPTS_MAX,
     POISON_S,
@@ -43,6 +42,7 @@ from pointsman.core.limits import (
     SLOW_SLACK_S,
     SUSPECT_WEIGHT_MIN,
 )
+from pointsman.core.ids import NodeId
 from pointsman.core.request import Outcome
 
 _MAY_BE_THE_REQUESTS = frozenset({FailureKind.CLOSED, FailureKind.BROKEN, FailureKind.ERROR})

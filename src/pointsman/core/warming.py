@@ -5,7 +5,7 @@ that comes as foreseen, up to three times as fast; a late one takes back what a 
 So a cold node is not given all that is new at once just because it is idle (Mooncake#3688).
 """
 
-from pointsman.core.limits import (
+from pointsman.core.health_limits import (
     WARMING_SAMPLES,
     WARMING_SPEED_MAX,
     WARMING_WEIGHT_NEW,
