@@ -57,7 +57,7 @@ class Guarded:
         self.guard.placed(request("r", text, client=client), self.now_s, again=False)
 
     def leave(self, client: str, text: str, *, ran: bool = True) -> None:
-        self.guard.gave_up(request("r", text, client=client), GONE, self.now_s, ran=ran)
+        self.guard.settled(request("r", text, client=client), GONE, self.now_s, ran=ran)
 
 
 def test_the_same_request_back_too_early_is_refused_first() -> None:
@@ -181,10 +181,25 @@ def test_who_gave_up_and_comes_at_once_is_early() -> None:
     assert it.guard.repeats_after_giving_up == 1
 
 
-def test_the_openai_clients_pause_after_a_timeout_is_long_enough() -> None:
+def test_who_gave_up_and_waits_a_moment_is_let_in() -> None:
     it = Guarded()
     it.leave("a", "x")
-    it.now_s += 0.375
+    it.now_s += 1.0
+    assert it.arrive("a", "x") is None
+
+
+def test_one_more_of_what_was_given_up_while_that_still_runs_is_early() -> None:
+    """The end of the old connection may come after the new one, or never."""
+    it = Guarded()
+    it.leave("a", "x")
+    it.now_s += 5.0
+    assert it.arrive("a", "x") is None
+    it.now_s += 5.0
+    assert it.arrive("a", "x") is not None
+    it.guard.settled(request("r", "x", client="a"), GONE, it.now_s, ran=True)
+    it.now_s += 10.0
+    assert it.arrive("a", "x") is None
+    it.guard.settled(request("r", "x", client="a"), Outcome(EndCause.FINISHED), it.now_s, ran=True)
     assert it.arrive("a", "x") is None
 
 
@@ -208,7 +223,7 @@ def test_who_gives_up_again_and_again_has_to_wait_longer_each_time() -> None:
 def test_whose_answer_ended_otherwise_owes_nothing(end: EndCause) -> None:
     it = Guarded()
     asked = request("r", "x", client="a")
-    it.guard.gave_up(asked, Outcome(end, ttft_s=0.5), it.now_s, ran=True)
+    it.guard.settled(asked, Outcome(end, ttft_s=0.5), it.now_s, ran=True)
     assert it.arrive("a", "x") is None
     assert it.guard.repeats_after_giving_up == 0
 
@@ -216,7 +231,7 @@ def test_whose_answer_ended_otherwise_owes_nothing(end: EndCause) -> None:
 def test_a_timeout_in_the_middle_of_the_answer_is_one_too() -> None:
     it = Guarded()
     asked = request("r", "x", client="a")
-    it.guard.gave_up(asked, Outcome(EndCause.CLIENT_GONE, ttft_s=0.5), it.now_s, ran=True)
+    it.guard.settled(asked, Outcome(EndCause.CLIENT_GONE, ttft_s=0.5), it.now_s, ran=True)
     assert it.arrive("a", "x") is not None
 
 

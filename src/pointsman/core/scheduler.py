@@ -202,7 +202,7 @@ class Scheduler(State):
         if flight is None:
             return self._left_queue(event, now_s)
         self.stats.settled += 1
-        self.guard.gave_up(flight.request, event.outcome, now_s, ran=True)
+        self.guard.settled(flight.request, event.outcome, now_s, ran=True)
         if flight.answered(event.outcome):
             self._finish(flight, event.outcome, now_s)
         else:
@@ -215,7 +215,7 @@ class Scheduler(State):
         if waiting is None:
             return self._stale()
         self.stats.settled += 1
-        self.guard.gave_up(waiting.request, event.outcome, now_s, ran=False)
+        self.guard.settled(waiting.request, event.outcome, now_s, ran=False)
         return []
 
     def _finish(self, flight: Flight, outcome: Outcome, now_s: float) -> None:

@@ -31,8 +31,8 @@ _PER_S: Final = 0.6931471805599453 / _RATE_HALF_LIFE_S  # ln 2: a faded count as
 
 class TurnedAway:
     """A request that was refused, or given up: `owed` times without having come again, `ran`
-    times after an engine had worked for it. `gave_up` is what happened last; before `until_s`
-    it is early."""
+    times after an engine had worked for it, and `running` that came again and are not over.
+    `gave_up` is what happened last; before `until_s` it is early."""
 
     __slots__ = (
         "_strikes",
@@ -41,6 +41,7 @@ class TurnedAway:
         "noted_s",
         "owed",
         "ran",
+        "running",
         "times_given_up",
         "until_s",
         "was_early",
@@ -49,6 +50,7 @@ class TurnedAway:
     def __init__(self) -> None:
         self.owed = 0
         self.ran = 0
+        self.running = 0
         self.gave_up = False
         self.times_given_up = 0
         self.was_early = False
@@ -56,6 +58,12 @@ class TurnedAway:
         self.until_s = float("-inf")
         self._strikes = 0.0
         self._struck_s = 0.0
+
+    @property
+    def is_given_up_again(self) -> bool:
+        """Whether the one that runs is most likely given up as well, if another comes now: a new
+        connection may be seen before the end of the old one, and a proxy may keep that open."""
+        return self.running > 0 and self.times_given_up > 0
 
     def strikes(self, now_s: float, half_life_s: float) -> float:
         """What is left of its strikes."""

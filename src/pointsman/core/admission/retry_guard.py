@@ -37,9 +37,12 @@ from pointsman.core.request import Outcome, Request
 _EARLY_SHARE: Final = 0.9
 """Of the wait that was told: clocks differ, and some clients' jitter takes a little off."""
 
-_GAVE_UP_WAIT_S: Final = 0.3
-"""Who gave up by itself was told nothing: the openai client's own pause is 0.4 to 0.5 s."""
+_GAVE_UP_WAIT_S: Final = 1.0
+"""Least wait of who gave up by itself, before pressure adds to it: as long as a refusal would have
+said. Retrying at once takes 0.3 s from another continent; openai's client pauses for 0.5 s, and
+heeds what it is told then."""
 
+_NEVER_S: Final = float("-inf")
 _CLIENT_GONE: Final = EndCause.CLIENT_GONE
 _TIMEOUT: Final = EndCause.TIMEOUT
 
@@ -84,14 +87,17 @@ class RetryGuard:
             client.came_in_calm(now_s)
             return None
         turned = self._repeated(request, now_s)
-        if turned is not None:
-            return self._early(request, turned, client, now_s)
-        return self._too_many(request, client, now_s)
+        if turned is None:
+            return self._too_many(request, client, now_s)
+        early = self._early(request, turned, client, now_s)
+        if early is None:
+            turned.running += 1
+        return early
 
     def placed(self, request: Request, now_s: float, *, again: bool) -> None:
         """The request goes to an engine; `again` if the gateway has tried it before."""
         self._pressure.placed(now_s)
-        turned = self._turned.get(_key(request)) if self._turned else None
+        turned = self._known(request)
         if turned is not None and turned.ran:
             turned.ran -= 1
             again = True
@@ -109,6 +115,8 @@ class RetryGuard:
         client = self._clients.get(request.client)
         if reason is not Reason.RETRY_EARLY and reason is not Reason.RETRY_STORM:
             self._pressure.refused(now_s)
+            if turned is not None and turned.running:
+                turned.running -= 1
         wait_s = max(wait_s, self._pressure.wait_s(least_s, now_s))
         if turned is not None:
             grown_s = wait_s * exp2(turned.strikes(now_s, self._rules.strike_half_life_s))
@@ -119,11 +127,16 @@ class RetryGuard:
         self._keep_away(turned, client, from_s)
         return told_s
 
-    def gave_up(self, request: Request, outcome: Outcome, now_s: float, *, ran: bool) -> None:
+    def settled(self, request: Request, outcome: Outcome, now_s: float, *, ran: bool) -> None:
         """A request is over. If its client left, or it took too long, it may be back at once;
         `ran` if an engine has worked for it."""
-        if outcome.end is not _CLIENT_GONE and outcome.end is not _TIMEOUT:
-            return
+        turned = self._known(request)
+        if turned is not None and turned.running:
+            turned.running -= 1
+        if outcome.end is _CLIENT_GONE or outcome.end is _TIMEOUT:
+            self._gave_up(request, now_s, ran=ran)
+
+    def _gave_up(self, request: Request, now_s: float, *, ran: bool) -> None:
         turned = self._note(request, now_s, gave_up=True, ran=ran)
         if turned is None:
             return
@@ -131,7 +144,9 @@ class RetryGuard:
         half_life_s = self._rules.strike_half_life_s
         if turned.times_given_up > 1:
             turned.strike(now_s, half_life_s)
-        wait_s = _GAVE_UP_WAIT_S * exp2(turned.strikes(now_s, half_life_s))
+        wait_s = self._pressure.wait_s(_GAVE_UP_WAIT_S, now_s) * exp2(
+            turned.strikes(now_s, half_life_s)
+        )
         client = self._clients.get(request.client)
         self._keep_away(turned, client, now_s + min(wait_s, self._rules.penalty_s_max))
 
@@ -140,10 +155,12 @@ class RetryGuard:
     def _repeated(self, request: Request, now_s: float) -> TurnedAway | None:
         """What is remembered of the request if it comes again; each refusal explains one
         arrival, so that a prompt that is simply sent often is no repeat."""
-        turned = self._turned.get(_key(request)) if self._turned else None
-        if turned is None or not turned.owed or now_s - turned.noted_s > self._rules.memory_s:
+        turned = self._known(request)
+        if turned is None or now_s - turned.noted_s > self._rules.memory_s:
             return None
-        turned.owed -= 1
+        if not turned.owed and not turned.is_given_up_again:
+            return None
+        turned.owed -= 1 if turned.owed else 0
         self.amplification.repeated()
         if turned.gave_up:
             self.repeats_after_giving_up += 1
@@ -154,7 +171,8 @@ class RetryGuard:
     def _early(
         self, request: Request, turned: TurnedAway, client: Sender, now_s: float
     ) -> Refusal | None:
-        if now_s >= turned.until_s or not self._punishes(request, now_s):
+        is_early = now_s < turned.until_s or turned.is_given_up_again
+        if not is_early or not self._punishes(request, now_s):
             return None
         half_life_s = self._rules.strike_half_life_s
         turned.strike(now_s, half_life_s)
@@ -206,6 +224,14 @@ class RetryGuard:
         self._forget_oldest(now_s)
         return turned
 
+    def _known(self, request: Request) -> TurnedAway | None:
+        """What is remembered of the request. Of those whose client has nothing there, which are
+        all in calm, not even the prompt is hashed."""
+        client = self._clients.get(request.client)
+        if client is None or client.noted_s == _NEVER_S:
+            return None
+        return self._turned.get(_key(request))
+
     def _keep_away(self, turned: TurnedAway | None, client: Sender | None, until_s: float) -> None:
         """The request by its latest word; its client by the longest of all."""
         if turned is not None:
@@ -241,6 +267,7 @@ class RetryGuard:
         noted_s = [turned.noted_s for turned in self._turned.values()]
         assert noted_s == sorted(noted_s), "the oldest is not first"
         assert all(turned.owed >= 0 and turned.ran >= 0 for turned in self._turned.values())
+        assert all(turned.running >= 0 for turned in self._turned.values())
 
     def __repr__(self) -> str:
         return f"<RetryGuard {len(self._turned)} turned away, {len(self._clients)} clients>"
