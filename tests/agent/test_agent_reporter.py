@@ -1,0 +1,248 @@
+"""An agent before schedulers of all kinds: those that are not to be trusted, and slow ones."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+from prometheus_client.registry import CollectorRegistry
+
+from pointsman.agent import AgentOptions, SchedulerAddress, pace, reporter
+from pointsman.agent.report import EngineReport
+from pointsman.agent.reporter import Reporter
+from pointsman.collectors.cadence import Cadence
+from pointsman.collectors.link import NodeLink
+from pointsman.core.events import NodeSpec
+from pointsman.core.ids import NodeName
+from pointsman.telemetry.collector_metrics import CollectorMetrics
+from pointsman.wire.control import (
+    FRAME_BYTES_MAX,
+    Ack,
+    AgentFrame,
+    Announce,
+    Challenge,
+    Farewell,
+    Heartbeat,
+    Hello,
+    Refusal,
+    SchedulerFrame,
+    Welcome,
+    encode,
+    frames_from_agent,
+)
+from pointsman.wire.control_auth import Role, prove, proves
+
+SECRET = b"sixteen or more bytes"
+SPEC = NodeSpec(name=NodeName("e"), url="http://127.0.0.1:9")
+NONCE = b"c" * 16
+
+
+class Peer:
+    """One connection of an agent, as a scheduler has it. Everything that came is in `raw`."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.raw = b""
+        self._frames = frames_from_agent()
+        self._frames.bytes_max = FRAME_BYTES_MAX
+        self._reader = reader
+        self._writer = writer
+        self._waiting: list[AgentFrame] = []
+
+    async def next(self) -> AgentFrame | None:
+        async with asyncio.timeout(10):
+            while not self._waiting:
+                data = await self._reader.read(65_536)
+                if not data:
+                    return None
+                self.raw += data
+                self._waiting = self._frames.feed(data)
+        return self._waiting.pop(0)
+
+    def say(self, *frames: SchedulerFrame) -> None:
+        for frame in frames:
+            self._writer.write(encode(frame))
+
+    def babble(self, noise: bytes) -> None:
+        self._writer.write(noise)
+
+    async def greet(self) -> None:
+        self.say(Challenge(NONCE, wants_proof=False))
+        assert isinstance(await self.next(), Hello)
+        self.say(Welcome())
+
+
+class Setting:
+    """A scheduler that `script` plays on each connection, and a reporter that knows it."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.peers: asyncio.Queue[Peer] = asyncio.Queue()
+
+
+@asynccontextmanager
+async def reporting(
+    script: Callable[[Peer], Awaitable[None]], **options: Any
+) -> AsyncIterator[tuple[Setting, Reporter]]:
+    setting = Setting()
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        setting.connections += 1
+        peer = Peer(reader, writer)
+        setting.peers.put_nowait(peer)
+        try:
+            await script(peer)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(play, "127.0.0.1", 0)
+    address = SchedulerAddress("127.0.0.1", server.sockets[0].getsockname()[1])
+    wake = asyncio.Event()
+    report = EngineReport(0, SPEC, clock=time.monotonic, wake=wake.set, delta_blocks=16)
+    tally = CollectorMetrics(CollectorRegistry()).node(SPEC.name)
+    report.link = NodeLink(SPEC, report, tally, Random(0), cadence=Cadence())
+    report.link.join()
+    given = AgentOptions(name="a", scheduler=address, **{"heartbeat_s": 0.05, **options})
+    subject = Reporter(given, [report], wake=wake, clock=time.monotonic, rng=Random(0))
+    async with server, asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(subject.run())
+        try:
+            yield setting, subject
+        finally:
+            running.cancel()
+
+
+@pytest.fixture(autouse=True)
+def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporter, "RECONNECT_S_MIN", 0.01)
+    monkeypatch.setattr(reporter, "RECONNECT_S_MAX", 0.02)
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - the state under test has no event to wait for
+            await asyncio.sleep(0.005)
+
+
+async def test_an_engine_is_announced_before_its_beats_and_the_last_word_is_farewell() -> None:
+    seen: list[AgentFrame | None] = []
+
+    async def script(peer: Peer) -> None:
+        await peer.greet()
+        while (frame := await peer.next()) is not None:
+            seen.append(frame)
+            if isinstance(frame, Heartbeat):
+                peer.say(Ack(frame.seq))
+
+    async with reporting(script) as (_, subject):
+        await eventually(lambda: len(seen) > 3)
+        subject.leave(gone=True)
+        await eventually(lambda: isinstance(seen[-1], Farewell))
+    assert isinstance(seen[0], Announce)
+    beats = [frame.seq for frame in seen if isinstance(frame, Heartbeat)]
+    assert beats == list(range(1, len(beats) + 1))
+    assert seen[-1] == Farewell(gone=True)
+
+
+async def test_a_scheduler_that_does_not_know_the_secret_is_told_nothing() -> None:
+    async def script(peer: Peer) -> None:
+        peer.say(Challenge(NONCE, wants_proof=True))
+        hello = await peer.next()
+        assert isinstance(hello, Hello)
+        peer.say(Welcome(b"x" * 32))
+        assert await peer.next() is None
+
+    async with reporting(script, secret=SECRET) as (setting, subject):
+        await eventually(lambda: setting.connections >= 2)
+        assert not subject.connected.is_set()
+        peer = await setting.peers.get()
+        assert b"announce" not in peer.raw
+        assert SECRET not in peer.raw
+
+
+async def test_who_asks_for_no_proof_must_give_one_all_the_same() -> None:
+    """A stranger in the scheduler's place would say that none is needed."""
+
+    async def script(peer: Peer) -> None:
+        await peer.greet()
+        assert await peer.next() is None
+
+    async with reporting(script, secret=SECRET) as (setting, subject):
+        await eventually(lambda: setting.connections >= 2)
+        assert not subject.connected.is_set()
+
+
+async def test_both_prove_themselves() -> None:
+    async def script(peer: Peer) -> None:
+        peer.say(Challenge(NONCE, wants_proof=True))
+        hello = await peer.next()
+        assert isinstance(hello, Hello)
+        facts = {"challenge": NONCE, "nonce": hello.nonce}
+        assert proves(hello.proof, SECRET, Role.AGENT, agent="a", **facts)
+        peer.say(Welcome(prove(SECRET, Role.SCHEDULER, agent="a", **facts)))
+        while await peer.next() is not None:
+            pass
+
+    async with reporting(script, secret=SECRET) as (setting, subject):
+        async with asyncio.timeout(10):
+            await subject.connected.wait()
+        assert SECRET not in (await setting.peers.get()).raw
+
+
+async def test_a_missing_secret_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    async def script(peer: Peer) -> None:
+        peer.say(Challenge(NONCE, wants_proof=True))
+        await peer.next()
+
+    with caplog.at_level(logging.WARNING):
+        async with reporting(script) as (setting, _):
+            await eventually(lambda: setting.connections >= 3)
+    said = [record.message for record in caplog.records if "--secret-file" in record.message]
+    assert len(said) == 1, "once, not at every attempt"
+
+
+@pytest.mark.parametrize(
+    "noise", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\2\1\xc0", b"\xff" * 8]
+)
+async def test_what_is_no_scheduler_is_tried_again(noise: bytes) -> None:
+    async def script(peer: Peer) -> None:
+        peer.babble(noise)
+        await peer.next()
+
+    async with reporting(script) as (setting, subject):
+        await eventually(lambda: setting.connections >= 2)
+        assert not subject.connected.is_set()
+
+
+async def test_a_refusal_is_passed_on_to_people(caplog: pytest.LogCaptureFixture) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.greet()
+        peer.say(Refusal("no such pool", 0), Refusal("the end"))
+        while await peer.next() is not None:
+            pass
+
+    with caplog.at_level(logging.WARNING):
+        async with reporting(script) as (setting, _):
+            await eventually(lambda: setting.connections >= 2)
+    assert "engine 0 is refused: no such pool" in caplog.text
+    assert "it refuses: the end" in caplog.text
+
+
+async def test_who_acknowledges_nothing_hears_less_and_is_left_at_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pace, "LOST_S", 1.0)
+    beats: list[float] = []
+
+    async def script(peer: Peer) -> None:
+        await peer.greet()
+        while (frame := await peer.next()) is not None:
+            if isinstance(frame, Heartbeat) and frame.seq > 1:
+                beats.append(time.monotonic())
+
+    async with reporting(script, heartbeat_s_max=0.2) as (setting, _):
+        await eventually(lambda: setting.connections >= 2)
+    assert 1 <= len(beats) <= 12, "of 20 without adapting"
