@@ -168,12 +168,16 @@ class EngineLooker:
         return probe
 
 
+STREAMS_MAX = 4
+"""A proxy that buffers holds back each of them; a machine whose cores are taken, seldom three."""
+
+
 async def streamed(
     session: aiohttp.ClientSession, base: str, probe: ProbeSeen
 ) -> tuple[StreamSeen, ...]:
-    """One stream; another one if it seems to have been held back, as a busy machine may do."""
+    """One stream; others while they seem to have been held back, as a busy machine may do."""
     seen: tuple[StreamSeen, ...] = ()
-    for _ in range(2):
+    for _ in range(STREAMS_MAX):
         stream = await probes.stream(session, base, model=probe.model, prompt=probe.prompt)
         seen += (stream,)
         if not is_buffered(stream, probe.seconds_min):
