@@ -40,7 +40,7 @@ async def test_a_node_that_retires_finishes_what_runs_and_takes_nothing_new() ->
         assert (cluster.node().draining, cluster.node().inflight) == (True, 1)
         cluster.service.settle(RequestId("r-1"), Outcome(end=EndCause.FINISHED))
         await eventually(lambda: cluster.fleet.names == [])
-        assert cluster.scheduler.nodes(0.0) == []
+        await eventually(lambda: cluster.scheduler.nodes(0.0) == [])
         assert not cluster.fleet.retire(NAME, within_s=1.0)
 
 
