@@ -10,9 +10,9 @@ from pointsman.cli.config import Config
 from pointsman.loadgen.client import ClientLimits, LoadClient, parse_target
 from pointsman.loadgen.completion import CompletionExchange
 from pointsman.loadgen.runner import Endpoint, LoadOptions, LoadRun
-from pointsman.sim.scenario import Backoff, Clients, Scenario
+from pointsman.sim.scenario import Backoff, Scenario
 from pointsman.traffic.outcome import RequestRecord
-from pointsman.traffic.replayed import ReplayedRun
+from pointsman.traffic.replayed import ReplayedRun, Slo
 from pointsman.traffic.request import TrafficRequest
 from tests.support.live_bed import LiveBed, live_bed
 
@@ -25,6 +25,15 @@ class Persistent(LoadRun):
     """Clients that send what went wrong again, at once, as often as they are that way."""
 
     tries_max = 1
+    slo: Slo | None = None
+
+    def _payload(self, index: int, request: TrafficRequest) -> bytes:
+        payload = super()._payload(index, request)
+        if self.slo is None:
+            return payload
+        due_ms = round(self.slo.ttft_due_s(request.input_tokens) * 1_000)
+        header = f"\r\nx-pointsman-slo-ttft-ms: {due_ms}\r\nhost:".encode()
+        return payload.replace(b"\r\nhost:", header, 1)
 
     async def _exchange(
         self, index: int, request: TrafficRequest, payload: bytes, *, due_s: float
@@ -57,10 +66,7 @@ async def play(
     parts = {request.part: [r for r in requests if r.part == request.part] for request in requests}
     keys = tuple(map(_key, parts))
     async with live_bed(scenario, policy=policy, config=config, keys=keys) as bed:
-        runs = [
-            _run(bed, part, own, scenario.clients_by_part.get(part, scenario.clients))
-            for part, own in parts.items()
-        ]
+        runs = [_run(bed, part, own, scenario) for part, own in parts.items()]
         began_s = perf_counter()
         sampling = asyncio.create_task(bed.sample(began_s))
         befalling = asyncio.create_task(bed.befall(scenario, began_s))
@@ -80,8 +86,9 @@ async def play(
 
 
 def _run(
-    bed: LiveBed, part: str, requests: Sequence[TrafficRequest], clients: Clients
+    bed: LiveBed, part: str, requests: Sequence[TrafficRequest], scenario: Scenario
 ) -> tuple[LoadRun, LoadClient]:
+    clients = scenario.clients_by_part.get(part, scenario.clients)
     assert not clients.retries_max or clients.backoff is Backoff.NONE, "only retries at once"
     timeout_s = clients.timeout_s or TIMEOUT_S
     limits = ClientLimits(connections_max=CONNECTIONS_MAX, timeout_s=timeout_s)
@@ -95,6 +102,7 @@ def _run(
     )
     run = Persistent(client, requests, options)
     run.tries_max = 1 + clients.retries_max
+    run.slo = scenario.slo if clients.tells_slo else None
     return run, client
 
 

@@ -12,6 +12,7 @@ from pointsman.sim.gateway import SimulatedGateway
 from pointsman.sim.prompts import Prompts
 from pointsman.sim.scenario import Backoff, Clients, Network
 from pointsman.traffic.outcome import Outcome, RequestRecord
+from pointsman.traffic.replayed import Slo
 from pointsman.traffic.request import TrafficRequest
 
 BACKOFF_S = 0.5
@@ -36,6 +37,7 @@ class Crowd:
         behaviour: Clients,
         by_part: Mapping[str, Clients],
         network: Network,
+        slo: Slo,
         rng: Random,
         on_done: Callable[[], None],
     ) -> None:
@@ -50,6 +52,7 @@ class Crowd:
         self._behaviour = behaviour
         self._by_part = by_part
         self._network = network
+        self._slo = slo
         self._rng = rng
         self._on_done = on_done
         self._following: dict[int, int] = {}
@@ -133,10 +136,14 @@ class _Call:
 
     def _arrive(self, gateway: SimulatedGateway) -> None:
         crowd = self._crowd
+        asked, behaviour = crowd._requests[self._index], self._behaviour
         request = crowd._prompts.request(
-            self._index, self._request_id, bounds_output=self._behaviour.bounds_output
+            self._index,
+            self._request_id,
+            bounds_output=behaviour.bounds_output,
+            slo_ttft_s=crowd._slo.ttft_due_s(asked.input_tokens) if behaviour.tells_slo else None,
         )
-        gateway.arrive(request, crowd._requests[self._index].output_tokens, self)
+        gateway.arrive(request, asked.output_tokens, self)
 
     def _give_up(self, gateway: SimulatedGateway) -> None:
         delay_s = self._crowd._network.client_s

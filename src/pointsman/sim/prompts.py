@@ -50,7 +50,14 @@ class Prompts:
                 )
         self._named = {size: _Named(max(1, self._whole // size), size) for size in block_sizes}
 
-    def request(self, index: int, request_id: RequestId, *, bounds_output: bool) -> Request:
+    def request(
+        self,
+        index: int,
+        request_id: RequestId,
+        *,
+        bounds_output: bool,
+        slo_ttft_s: float | None = None,
+    ) -> Request:
         """Request `index` of the traffic for the scheduler, chains included. Its client is its
         session, or else its tenant; what comes again has its fingerprint."""
         asked = self._requests[index]
@@ -63,6 +70,7 @@ class Prompts:
             priority=asked.priority,
             tenant=asked.tenant,
             session=asked.session or None,
+            slo_ttft_s=slo_ttft_s,
             client=asked.session or asked.tenant or f"client-{index}",
         )
 

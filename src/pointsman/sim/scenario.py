@@ -84,11 +84,13 @@ class Clients(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknow
     """How clients behave. `closed_loop` sends a session's next turn `think_s` after the answer
     to the last one; else every request comes when the trace says. A client gives up after
     `timeout_s`, and tries again up to `retries_max` times after a refusal, failure or timeout.
-    `bounds_output` says whether requests carry the very length of their answer as `max_tokens`.
+    `bounds_output` says whether requests carry the very length of their answer as `max_tokens`,
+    `tells_slo` whether they carry the time within which the scenario's `slo` wants a first token.
     """
 
     closed_loop: bool = False
     bounds_output: bool = False
+    tells_slo: bool = False
     retries_max: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
     backoff: Backoff = Backoff.EXPONENTIAL
     timeout_s: Positive | None = None

@@ -106,6 +106,7 @@ class _World:
             behaviour=scenario.clients,
             by_part=scenario.clients_by_part,
             network=scenario.network,
+            slo=scenario.slo,
             rng=Random(f"clients {seed}"),
             on_done=self._over,
         )

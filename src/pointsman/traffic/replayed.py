@@ -13,11 +13,15 @@ class Slo(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fi
     ttft_s_per_token: float = 0.0005
     tpot_s: float = 0.1
 
+    def ttft_due_s(self, input_tokens: int) -> float:
+        """The latest first token of a prompt of this length."""
+        return self.ttft_s + self.ttft_s_per_token * input_tokens
+
     def met(self, record: RequestRecord) -> bool:
         """Whether a finished request was good."""
         if record.ttft_s is None:
             return False
-        due_s = self.ttft_s + self.ttft_s_per_token * record.input_tokens
+        due_s = self.ttft_due_s(record.input_tokens)
         return record.ttft_s <= due_s and (record.tpot_s or 0.0) <= self.tpot_s
 
 
