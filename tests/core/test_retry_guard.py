@@ -11,15 +11,17 @@ from pointsman.core.admission.pressure import JITTER, PRESSURE_S_MAX, Pressure, 
 from pointsman.core.admission.remembered import STRIKES_MAX
 from pointsman.core.admission.retry_guard import RetryGuard
 from pointsman.core.errors import EndCause, Reason
+from pointsman.core.events import Held, Placed, Refused
 from pointsman.core.limits import (
     CLIENTS_REMEMBERED_MAX,
     REFUSALS_REMEMBERED_MAX,
     RETRY_AFTER_MAX_S,
     GuardRules,
 )
+from pointsman.core.options import SchedulerOptions
 from pointsman.core.placement import Refusal
 from pointsman.core.request import Outcome, Request
-from tests.support.driver import request
+from tests.support.driver import Driver, request
 
 GONE = Outcome(EndCause.CLIENT_GONE)
 
@@ -450,3 +452,23 @@ def test_the_same_seed_tells_the_same_waits() -> None:
         runs.append(told_s)
     assert runs[0] == runs[1]
     assert len(set(runs[0])) == 20
+
+
+# --- in the scheduler ------------------------------------------------------------------------
+
+
+def test_who_gives_up_does_not_get_the_room_that_this_makes_while_others_wait() -> None:
+    """A prompt waits that does not fit into it; the client's own request would."""
+    driver = Driver(SchedulerOptions(queue_length_max=8))
+    driver.ready("a", kv_blocks=200)
+    (placed,) = driver.arrive("r1", "x", client="hasty", max_output_tokens=640)
+    assert isinstance(placed, Placed)
+    (placed,) = driver.arrive("r0", "z", client="other", max_output_tokens=640)
+    assert isinstance(placed, Placed)
+    (held,) = driver.arrive("long", "y " * 5_500, client="other", max_output_tokens=16)
+    assert isinstance(held, Held)
+    effects = driver.settle("r1", EndCause.CLIENT_GONE)
+    assert not any(isinstance(effect, Placed) for effect in effects), effects
+    (refused,) = driver.arrive("r2", "x", client="hasty", max_output_tokens=640)
+    assert isinstance(refused, Refused)
+    assert refused.reason is Reason.RETRY_EARLY

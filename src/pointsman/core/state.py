@@ -16,6 +16,7 @@ from pointsman.core.ledger import Ledger
 from pointsman.core.membership import Membership
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.recalls import Recalls
+from pointsman.core.request import Request
 from pointsman.core.residency import Residency
 from pointsman.core.router import Router
 from pointsman.core.stats import Stats
@@ -42,7 +43,7 @@ class State:
             ratios=self._ratios,
             held=self._held,
         )
-        self.guard = RetryGuard(options.retry_guard, self._router.is_contended, options.seed)
+        self.guard = RetryGuard(options.retry_guard, self._is_contended, options.seed)
         self._judge = Judge(self._cluster)
         self._membership = Membership(
             cluster=self._cluster,
@@ -61,6 +62,11 @@ class State:
         self._recalls = Recalls(options.rules, self._bookings, self._retries)
         self.stats = Stats()
         self.turned = self._cluster.turned  # nodes, by health and cause
+
+    def _is_contended(self, request: Request, now_s: float) -> bool:
+        """Whether somebody waits for its nodes, or none of them would begin with it soon. A
+        client that gives up makes room, and is not to be the one who gets it."""
+        return self._held.has_queue(request) or self._router.is_contended(request, now_s)
 
     def catch_up(self) -> None:
         """Credit the last placement now, since nobody waits for an answer at this moment."""

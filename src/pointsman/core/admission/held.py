@@ -160,6 +160,11 @@ class HeldQueue:
         line = self._lines.get((part_key(request), is_very_long))
         return 0 if line is None else line.order.ahead(request.priority)
 
+    def has_queue(self, request: Request) -> bool:
+        """Whether anybody waits for the same nodes, however urgent."""
+        key = part_key(request)
+        return (key, False) in self._lines or (key, True) in self._lines
+
     # --- a scan ------------------------------------------------------------------------
 
     def take(self, may_pass: MayPass) -> Waiting | None:
