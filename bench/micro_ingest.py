@@ -12,9 +12,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from pointsman.core.cluster import Cluster, Node
+from pointsman.core.cluster import Cluster
 from pointsman.core.events import BlockStored, IndexTrust, ModelCard, NodeFacts, NodeSpec
 from pointsman.core.ids import ModelName, NodeName
+from pointsman.core.node import Node
 from pointsman.core.residency import Residency
 from pointsman.wire import engine_events as wire
 

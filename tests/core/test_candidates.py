@@ -1,10 +1,11 @@
 """The shortlist: who is seen where a field is too large to be costed."""
 
 from pointsman.core.candidates import shortlist
-from pointsman.core.cluster import Cluster, Node
+from pointsman.core.cluster import Cluster
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName
 from pointsman.core.limits import CANDIDATES_MAX
+from pointsman.core.node import Node
 from pointsman.core.prefix import slots
 from pointsman.core.residency import hit_tokens
 

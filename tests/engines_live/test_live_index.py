@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from pointsman.core.cluster import Node
+from pointsman.core.node import Node
 from pointsman.core.residency import Residency
 from pointsman.engines.adapters.event_sources import reachable
 from tests.support.event_relay import event_relay

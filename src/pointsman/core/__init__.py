@@ -26,7 +26,8 @@ Reading order, top-down; a file imports only from files below it:
     tiers          what engines keep outside of the GPU's memory
     busy           engines that call themselves busy: how much they are sent
     hot_prefixes   prefixes that so many requests share that one node is not enough
-    cluster        nodes by incarnation: facts, signals, own work
+    cluster        all nodes, and which of them serve a model
+    node           one node by incarnation: facts, signals, own work
     condition      one node's health, counted
     warming        how a new node comes to its full share of work
     told           what an agent has told of a node's cache

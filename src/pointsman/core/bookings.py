@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 
 from pointsman.core.admission.load import Loads
-from pointsman.core.cluster import Cluster, Node
+from pointsman.core.cluster import Cluster
 from pointsman.core.decision import Candidate
 from pointsman.core.flight import Flight
 from pointsman.core.ids import RequestId
 from pointsman.core.ledger import Ledger
+from pointsman.core.node import Node
 from pointsman.core.placement import Attempt, Credit, Route
 from pointsman.core.residency import Residency
 

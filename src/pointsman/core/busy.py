@@ -8,8 +8,8 @@ of being told so by the engine one by one.
 
 from collections.abc import Iterable
 
-from pointsman.core.cluster import Node
 from pointsman.core.limits import BUSY_MEMORY_S
+from pointsman.core.node import Node
 
 
 def narrow(node: Node, now_s: float) -> None:

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from operator import attrgetter
 
-from pointsman.core.cluster import Cluster, Node
+from pointsman.core.cluster import Cluster
 from pointsman.core.decision import Exclusion, Ineligible
 from pointsman.core.health import Health
 from pointsman.core.ids import NodeId, Slot
 from pointsman.core.limits import CANDIDATES_MAX
+from pointsman.core.node import Node
 from pointsman.core.prefix import slots
 from pointsman.core.request import Request
 from pointsman.core.residency import Levels

@@ -24,10 +24,10 @@ would be free, and a burst of siblings would compute their prefix once on every 
 """
 
 from pointsman.core.calibration import Speeds
-from pointsman.core.cluster import Node
 from pointsman.core.decision import Candidate
 from pointsman.core.ledger import Ledger
 from pointsman.core.limits import FOOTPRINT_SAFETY, PREFILL_SHARE_MAX
+from pointsman.core.node import Node
 from pointsman.core.placement import Demand
 
 

@@ -1,10 +1,10 @@
 """One placed request: what was booked for it, and what is learned from its end."""
 
 from pointsman.core.calibration import OutputLengths, TokenRatio
-from pointsman.core.cluster import Node
 from pointsman.core.decision import Candidate
 from pointsman.core.errors import EndCause
 from pointsman.core.events import IndexTrust, RecallCause
+from pointsman.core.node import Node
 from pointsman.core.placement import Attempt, Credit, Demand, Work
 from pointsman.core.request import Outcome, Request
 from pointsman.core.self_check import Doubt

@@ -26,7 +26,7 @@ from statistics import median
 from typing import NamedTuple
 
 from pointsman.core.busy import narrow
-from pointsman.core.cluster import Cluster, Node
+from pointsman.core.cluster import Cluster
 from pointsman.core.condition import Condition, Pacing
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import NodeSignals
@@ -43,6 +43,7 @@ from pointsman.core.health_limits import (
     SUSPECT_WEIGHT_MIN,
 )
 from pointsman.core.ids import NodeId
+from pointsman.core.node import Node
 from pointsman.core.request import Outcome
 
 _MAY_BE_THE_REQUESTS = frozenset({FailureKind.CLOSED, FailureKind.BROKEN, FailureKind.ERROR})

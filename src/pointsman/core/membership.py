@@ -11,7 +11,7 @@ import msgspec
 
 from pointsman.core.busy import widen
 from pointsman.core.calibration import TokenRatio
-from pointsman.core.cluster import Cluster, Node
+from pointsman.core.cluster import Cluster
 from pointsman.core.events import (
     Admitted,
     CacheChanged,
@@ -35,6 +35,7 @@ from pointsman.core.ids import ModelName
 from pointsman.core.judge import Judge
 from pointsman.core.ledger import Ledger
 from pointsman.core.limits import Rules
+from pointsman.core.node import Node
 from pointsman.core.residency import Residency
 from pointsman.core.warm_ups import WarmUps
 

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 from pointsman.core.admission.retry_budget import RetryBudget
 from pointsman.core.bookings import Bookings
 from pointsman.core.candidates import matches
-from pointsman.core.cluster import Node
 from pointsman.core.cost import footprint_blocks
 from pointsman.core.decision import Candidate
 from pointsman.core.events import RecallCause, Recalled
@@ -28,6 +27,7 @@ from pointsman.core.limits import (
     Preemption,
     Rules,
 )
+from pointsman.core.node import Node
 from pointsman.core.placement import Attempt, Choice, Demand, Hold, Route
 from pointsman.core.request import Request
 

@@ -5,9 +5,9 @@ from operator import attrgetter
 
 from pointsman.core.blocks import Unit
 from pointsman.core.candidates import exclusions
-from pointsman.core.cluster import Node
 from pointsman.core.decision import Candidate, Decision, Prospect, Ruling
 from pointsman.core.limits import DECISION_ROWS_MAX
+from pointsman.core.node import Node
 from pointsman.core.placement import Attempt, Choice, Hold, Refusal, Route
 
 

@@ -17,7 +17,6 @@ from typing import Final
 
 from pointsman.core.block_set import BlockSet
 from pointsman.core.blocks import TEXT_SCHEME, Prompt, Scheme, Unit
-from pointsman.core.cluster import Node
 from pointsman.core.engine_blocks import EngineBlocks
 from pointsman.core.events import (
     AllBlocksCleared,
@@ -31,6 +30,7 @@ from pointsman.core.events import (
 from pointsman.core.hot_prefixes import HotPrefixes
 from pointsman.core.ids import BlockHash, Slot
 from pointsman.core.limits import INDEX_BYTES_MAX
+from pointsman.core.node import Node
 from pointsman.core.placement import Credit
 from pointsman.core.prefix import PrefixIndex
 from pointsman.core.tiers import SlowerTiers

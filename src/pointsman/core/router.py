@@ -10,7 +10,7 @@ from random import Random
 from pointsman.core.admission.held import HeldQueue
 from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.candidates import eligible, exclusions, matches, shortlist
-from pointsman.core.cluster import Cluster, Node
+from pointsman.core.cluster import Cluster
 from pointsman.core.cost import candidate, footprint_blocks
 from pointsman.core.decision import Candidate, Ineligible
 from pointsman.core.errors import ANSWERS, Reason
@@ -18,6 +18,7 @@ from pointsman.core.health import Health
 from pointsman.core.ids import ModelName, NodeId
 from pointsman.core.ledger import Ledger
 from pointsman.core.limits import FLIGHTS_MAX, RETRY_AFTER_MAX_S, ROOM_WAIT_S
+from pointsman.core.node import Node
 from pointsman.core.placement import Demand, Hold, Refusal, Route
 from pointsman.core.policies.base import Policy
 from pointsman.core.request import Request, cached_under, meaning_one_of

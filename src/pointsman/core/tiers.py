@@ -7,11 +7,11 @@ alone; SGLang tells of its hierarchical cache likewise.
 
 from collections.abc import Sequence
 
-from pointsman.core.cluster import Node
 from pointsman.core.engine_blocks import EngineBlocks, is_on_gpu
 from pointsman.core.events import BlockRemoved, BlockStored
 from pointsman.core.ids import BlockHash, Slot
 from pointsman.core.limits import RESTORE_SHARE_HOST, RESTORE_SHARE_STORAGE
+from pointsman.core.node import Node
 from pointsman.core.prefix import PrefixIndex
 
 

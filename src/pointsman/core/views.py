@@ -5,12 +5,12 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from pointsman.core.calibration import Speeds
-from pointsman.core.cluster import Node
 from pointsman.core.cost import running_s
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals
 from pointsman.core.health import Cause, Health
 from pointsman.core.ids import ModelName, NodeId, NodeName
 from pointsman.core.ledger import Ledger
+from pointsman.core.node import Node
 from pointsman.core.residency import Residency
 from pointsman.core.self_check import Doubt
 

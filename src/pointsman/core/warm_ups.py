@@ -9,11 +9,12 @@ share grows from little, as any other's (`warming`).
 
 from collections.abc import Iterator
 
-from pointsman.core.cluster import Cluster, Node
+from pointsman.core.cluster import Cluster
 from pointsman.core.events import IndexTrust, NodeWarmed, WarmUp
 from pointsman.core.hot_prefixes import HotPrefix
 from pointsman.core.ids import NodeId
 from pointsman.core.limits import Rules
+from pointsman.core.node import Node
 from pointsman.core.residency import Residency
 
 

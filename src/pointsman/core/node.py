@@ -1,0 +1,255 @@
+"""One node: who it is, how it is, and what of ours runs on it.
+
+A node is an incarnation (`NodeId`): when its engine restarts, a new one takes the name over
+and what was booked on the old one stays with the old one. Its health is its `condition`'s.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from math import exp
+
+from pointsman.core.blocks import Scheme, Unit
+from pointsman.core.calibration import Calibration, Pace, Speeds
+from pointsman.core.condition import Condition
+from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals, NodeSpec
+from pointsman.core.health import SERVING, Health, Turn
+from pointsman.core.ids import NodeId, RequestId, Slot
+from pointsman.core.limits import (
+    LEARN_INTERVAL_S,
+    NODE_CONCURRENCY_MAX,
+    PREFILL_MEMORY_S,
+    HealthRules,
+)
+from pointsman.core.placement import Work
+from pointsman.core.self_check import HitCheck
+
+BLOCK_TOKENS_DEFAULT = 16
+"""vLLM's block size on GPUs, until the engine says its own."""
+
+_REQUEST_LOAD_S = 0.05
+"""What a request in flight counts beside queued prefill seconds when nodes are only ranked
+by load: about the prefill of a short prompt."""
+
+_SLO_MEMORY = 16.0  # requests
+
+_HIT_SAMPLES_MIN = 8
+_HIT_TRUST_MIN = 0.1
+_HIT_MEMORY = 0.9
+
+
+class Node:
+    """One incarnation of an engine. Only the scheduler changes it."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        slot: Slot,
+        spec: NodeSpec,
+        rules: HealthRules,
+        on_turn: Callable[["Node", Turn], None],
+    ) -> None:
+        self.id = node_id
+        self.slot = slot
+        self.name = spec.name
+        self.rules = rules
+        self.facts = NodeFacts()
+        self.respecify(spec)
+        self.block_tokens = BLOCK_TOKENS_DEFAULT
+        self.condition = Condition(rules, partial(on_turn, self))
+        self.draining = False
+        self.withheld = False  # until it is warmed up
+        self.trust = IndexTrust.HISTORY
+        self.restore_share = 0.0  # of prefill, for blocks in slower tiers; 0: it has none
+        self.token_scheme = Scheme(Unit.TOKENS, BLOCK_TOKENS_DEFAULT)
+        # Own work: exact, changed by placements and settlements.
+        self.inflight = 0
+        self.waiting = 0  # their prefill is not over
+        self.load_s = 0.0
+        self.placed_order = 0
+        self.queue_tokens = 0
+        self.queue_attention = 0.0
+        self.queue_s = 0.0
+        self.prefilled_s = 0.0
+        self._prefilled_lately_s = 0.0
+        self._prefilled_at_s = 0.0
+        self.kv_tokens = 0
+        self.output_tokens = 0
+        self.prefills: dict[RequestId, Work] = {}  # that are not over, oldest first
+        self._head_since_s = 0.0
+        self.alive_s = float("-inf")  # when something last came from there
+        # Polled: corrects, never leads.
+        self.signals = NodeSignals()
+        self.signals_at_s: float | None = None
+        self._foreign = 0
+        self._foreign_steady = 0
+        self._foreign_until_s = 0.0
+        self.queue_growths = 0  # reports in a row in which its queue grew and nothing came
+        # Learned.
+        self.calibration = Pace(Calibration())
+        self._learns_next_s = 0.0
+        self.predicted_tokens = 0
+        self.reported_tokens = 0
+        self.hits = HitCheck()
+        self.cache_believed = True  # an engine may cache nothing, whatever is predicted
+        self._hit_trust = 1.0
+        self._hit_samples = 0
+        self.slo_share = 1.0
+
+    # --- what routing asks -------------------------------------------------------------
+
+    @property
+    def serving(self) -> bool:
+        return self.condition.state in SERVING and not (self.draining or self.withheld)
+
+    @property
+    def health(self) -> Health:
+        return self.condition.state
+
+    @property
+    def troubled(self) -> bool:
+        """Whether what waits on it had better wait elsewhere."""
+        return self.condition.is_stuck
+
+    @property
+    def speeds(self) -> Speeds:
+        return self.calibration.speeds()
+
+    @property
+    def models(self) -> tuple[ModelCard, ...]:
+        """What it serves: as configured, else as it says."""
+        if self.spec.models:
+            return tuple(ModelCard(name=name) for name in self.spec.models)
+        return self.facts.models
+
+    def foreign(self, now_s: float) -> int:
+        """Requests there that are not ours, from the last two scrapes; 0 when unknown."""
+        return self._foreign_steady if now_s < self._foreign_until_s else 0
+
+    def queue_ahead_s(self, now_s: float) -> float:
+        """Prefill seconds still ahead of a newcomer: the head's elapsed time is taken off,
+        but no more than the head itself, whose prediction may have been short."""
+        prefills = self.prefills
+        if not prefills:
+            return 0.0
+        head = next(iter(prefills.values()))
+        elapsed_s = now_s - self._head_since_s
+        done_s = elapsed_s if elapsed_s < head.prefill_s else head.prefill_s
+        return self.queue_s - done_s if self.queue_s > done_s else 0.0
+
+    def head_late_s(self, now_s: float) -> float:
+        """How much longer than foreseen its present prefill is at it; below 0 while it is not."""
+        head = next(iter(self.prefills.values()), None)
+        return 0.0 if head is None else now_s - self._head_since_s - head.prefill_s
+
+    def prefill_share(self, now_s: float) -> float:
+        """Share of its time that went to prefills of late."""
+        return self._faded_s(now_s) / PREFILL_MEMORY_S
+
+    def _faded_s(self, now_s: float) -> float:
+        return self._prefilled_lately_s * exp((self._prefilled_at_s - now_s) / PREFILL_MEMORY_S)
+
+    def learns(self, now_s: float) -> bool:
+        """Whether a sample that ends now is worth learning from: all until the speeds are
+        known, then one in `LEARN_INTERVAL_S`."""
+        if self.calibration.calibrated and now_s < self._learns_next_s:
+            return False
+        self._learns_next_s = now_s + LEARN_INTERVAL_S
+        return True
+
+    # --- own work ----------------------------------------------------------------------
+
+    def book(self, request_id: RequestId, work: Work, now_s: float) -> None:
+        assert request_id not in self.prefills, request_id
+        if not self.prefills:
+            self._head_since_s = now_s
+        self.prefills[request_id] = work
+        self.calibration.tried(now_s, idle=not self.inflight)
+        self.condition.placed(request_id)
+        self.inflight += 1
+        self.waiting += 1
+        self.queue_tokens += work.new_tokens
+        self.queue_attention += work.attention
+        self.queue_s += work.prefill_s
+        self.kv_tokens += work.kv_tokens
+        self.output_tokens += work.output_tokens
+        self._rank()
+
+    def start(self, request_id: RequestId, now_s: float) -> None:
+        """The prefill is over. Harmless when it was already."""
+        self._end_prefill(request_id, now_s)
+        self._rank()
+
+    def _end_prefill(self, request_id: RequestId, now_s: float) -> None:
+        work = self.prefills.pop(request_id, None)
+        if work is None:
+            return
+        self._head_since_s = now_s
+        self.waiting -= 1
+        self.queue_tokens -= work.new_tokens
+        self.queue_attention -= work.attention
+        self.queue_s -= work.prefill_s
+        self.prefilled_s += work.prefill_s
+        self._prefilled_lately_s = self._faded_s(now_s) + work.prefill_s
+        self._prefilled_at_s = now_s
+        if not self.prefills:
+            self.queue_s = self.queue_attention = 0.0  # rounding does not add up
+
+    def unbook(self, request_id: RequestId, work: Work, now_s: float) -> None:
+        self._end_prefill(request_id, now_s)
+        self.condition.ended(request_id)
+        self.inflight -= 1
+        self.kv_tokens -= work.kv_tokens
+        self.output_tokens -= work.output_tokens
+        self._rank()
+        assert self.inflight >= 0, (self.name, self.inflight)
+        assert self.kv_tokens >= 0, (self.name, self.kv_tokens)
+
+    def _rank(self) -> None:
+        self.load_s = self.queue_s + _REQUEST_LOAD_S * self.inflight
+
+    def respecify(self, spec: NodeSpec) -> None:
+        """It is configured like this from here on."""
+        self.spec = spec
+        self.concurrency_max = self.concurrency_configured = (
+            spec.concurrency_max or NODE_CONCURRENCY_MAX
+        )
+        self.widens_at_s = 0.0
+
+    # --- what shells report ------------------------------------------------------------
+
+    def describe(self, facts: NodeFacts) -> None:
+        self.facts = facts
+        if facts.block_tokens is not None:
+            self.block_tokens = facts.block_tokens
+            self.token_scheme = Scheme(Unit.TOKENS, facts.block_tokens)
+
+    def report(self, signals: NodeSignals, at_s: float) -> None:
+        self.signals, self.signals_at_s = signals, at_s
+        before = self._foreign
+        if signals.running is not None:
+            total = signals.running + (signals.waiting or 0)
+            self._foreign = max(0, total - self.inflight)
+        self._foreign_steady = min(self._foreign, before)
+        self._foreign_until_s = at_s + self.rules.signal_age_max_s
+
+    def slo_seen(self, met: bool) -> None:
+        """A request's first token came within its bound, or late."""
+        self.slo_share += (met - self.slo_share) / _SLO_MEMORY
+
+    def hit_reported(self, predicted_tokens: int, reported_tokens: int) -> None:
+        """Compare a predicted prefix hit with the engine's own count."""
+        self.predicted_tokens += predicted_tokens
+        self.reported_tokens += reported_tokens
+        if predicted_tokens < self.block_tokens:
+            return
+        ratio = min(1.0, reported_tokens / predicted_tokens)
+        self._hit_trust = _HIT_MEMORY * self._hit_trust + (1 - _HIT_MEMORY) * ratio
+        self._hit_samples += 1
+        unproven = self._hit_samples < _HIT_SAMPLES_MIN
+        self.cache_believed = unproven or self._hit_trust >= _HIT_TRUST_MIN
+
+    def __repr__(self) -> str:
+        return (
+            f"<Node {self.name}#{self.id} {self.health}{' draining' if self.draining else ''}, "
+            f"{self.inflight} in flight, {len(self.prefills)} in prefill>"
+        )
