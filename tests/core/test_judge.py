@@ -357,7 +357,7 @@ def test_feedback_counts_as_a_failed_or_an_answered_request() -> None:
     for _ in range(2):
         ward.step(NodeJudged(ward.ids["a"], healthy=False, detail="gibberish"))
     assert ward.health("a") is Health.SUSPECT
-    assert ward.view("a").health_detail == "reported: gibberish"
+    assert ward.view("a").health_detail == "gibberish"
     ward.step(NodeJudged(ward.ids["a"], healthy=True))
     assert ward.health("a") is Health.READY
     for _ in range(3):

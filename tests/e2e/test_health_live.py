@@ -125,7 +125,17 @@ async def test_feedback_over_the_admin_plane_is_one_more_failure() -> None:
             await cluster.admin_json("POST", "/nodes/engine-1/feedback", body)
         node = await node_of(cluster, "engine-1")
         assert (node["health"], node["health_cause"]) == ("open", "feedback")
-        assert node["health_detail"] == "reported: answers gibberish"
+        assert node["health_detail"] == "answers gibberish"
         url = f"{cluster.admin}/pointsman/v1/nodes/nobody/feedback"
         async with cluster.session.post(url, json=body) as reply:
             assert reply.status == 404
+
+
+async def test_an_engine_on_trial_is_asked_by_the_gateway_and_costs_no_client_anything() -> None:
+    async with running_cluster(2, config=QUICK, policy="round_robin") as cluster:
+        await cluster.simulate(cluster.engines[0], status=500)
+        while (await node_of(cluster, "engine-1"))["health"] != "open":
+            await ask_each(cluster, "until it is out", 4, at_once=2)
+        await cluster.simulate(cluster.engines[0], reset=True)
+        node = await until(cluster, "engine-1", "warming", "ready")
+        assert node["health_cause"] == "recovered", "no request was sent meanwhile"

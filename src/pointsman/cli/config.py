@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Meta
 
 from pointsman.cli.config_admission import Admission
-from pointsman.cli.config_bounds import Health, Limits, Retries, RetryGuard, Timeouts, WarmUp
+from pointsman.cli.config_bounds import Limits, Retries, RetryGuard, Timeouts, WarmUp
+from pointsman.cli.config_health import Health
 from pointsman.core import limits
 from pointsman.core.limits import NODES_MAX
 from pointsman.core.policies import catalog

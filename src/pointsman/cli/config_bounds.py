@@ -8,21 +8,17 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from pointsman.collectors.cadence import Cadence
 from pointsman.core import limits
 from pointsman.core.limits import INDEX_BYTES_MAX, QUEUE_LENGTH_MAX, QUEUE_TIMEOUT_S
 from pointsman.gateway.options import GatewayOptions
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Count = Annotated[int, Meta(ge=1, le=1_000)]
-Factor = Annotated[float, Meta(gt=1, le=1_000)]
 
 _STAGES = limits.Timeouts()
-_HEALTH = limits.HealthRules()
 _RETRIES = limits.RetryRules()
 _GUARD = limits.GuardRules()
 _GATEWAY = GatewayOptions()
-_CADENCE = Cadence()
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -184,116 +180,6 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Idle connections kept to one engine. Fewer mean more new ones in a burst.",
         ),
     ] = _GATEWAY.idle_max
-
-
-class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When an engine is taken out of service, and when it comes back."""
-
-    probe_s: Annotated[
-        Seconds,
-        Meta(description="Seconds between probes (GET /health) of an engine that is well."),
-    ] = _CADENCE.probe_s
-    probe_retry_s: Annotated[
-        Seconds,
-        Meta(description="Seconds between probes after one has failed, until it is well again."),
-    ] = _CADENCE.probe_retry_s
-    probe_timeout_s: Annotated[
-        Seconds,
-        Meta(
-            description="Seconds that a probe's answer may take. Engines answer late in long "
-            "prefills; those that began an answer lately are not failed for that."
-        ),
-    ] = _CADENCE.probe_timeout_s
-    probe_failures_max: Annotated[
-        Count,
-        Meta(
-            description="Failed probes in a row before it is out. One slow answer is no death; "
-            "many leave a dead engine in service for longer."
-        ),
-    ] = _HEALTH.probe_failures_max
-    probe_successes_min: Annotated[
-        Count,
-        Meta(description="Good probes in a row before it is back: against flapping."),
-    ] = _HEALTH.probe_successes_min
-    request_failures_max: Annotated[
-        Count,
-        Meta(
-            description="Requests in a row that came to nothing there before it is out, whatever "
-            "its probes say: no connection, a broken answer, a 5xx. 4xx and 'busy' do not count."
-        ),
-    ] = _HEALTH.request_failures_max
-    failures_within_s: Annotated[
-        Seconds,
-        Meta(
-            description="Seconds within which these must fall. Twice as many in a row take it out "
-            "however far apart they are."
-        ),
-    ] = _HEALTH.failures_within_s
-    open_s: Annotated[
-        Seconds,
-        Meta(
-            description="Seconds that an engine which failed its requests stays out before one may "
-            "try it; twice as long each time it fails again."
-        ),
-    ] = _HEALTH.open_s
-    open_s_max: Annotated[
-        Seconds,
-        Meta(
-            description="The most of that. Less costs second attempts on an engine that stays "
-            "broken, more leaves one that is mended idle."
-        ),
-    ] = _HEALTH.open_s_max
-    suspect_s: Annotated[
-        Seconds,
-        Meta(
-            description="Seconds after which a suspicion that nothing confirms is dropped. Until "
-            "then the engine has a lowered share of the work."
-        ),
-    ] = _HEALTH.suspect_s
-    slow_factor: Annotated[
-        Factor,
-        Meta(
-            description="How many times as long as foreseen its answers must take, and its peers' "
-            "not, before it is suspected. Low values suspect engines for their load."
-        ),
-    ] = _HEALTH.slow_factor
-    overdue_factor: Annotated[
-        Factor,
-        Meta(
-            description="How many times as long as foreseen, and 3 s, a first token may be due "
-            "with nothing coming from there, before it is suspected to hang."
-        ),
-    ] = _HEALTH.overdue_factor
-    slow_start_s: Annotated[
-        float,
-        Meta(
-            ge=0,
-            le=3_600,
-            description="Seconds in which a new engine comes to its full share of the work where "
-            "others serve already; a third of that if its answers come as foreseen. 0 gives it all "
-            "at once.",
-        ),
-    ] = _HEALTH.slow_start_s
-    scrape_s: Annotated[
-        Seconds,
-        Meta(
-            description="Seconds between looks at its metrics while it works. They tell what "
-            "others send there; our own requests are counted without."
-        ),
-    ] = _CADENCE.scrape_s
-    scrape_idle_s: Annotated[
-        Seconds, Meta(description="The same while it idles; longer costs less CPU.")
-    ] = _CADENCE.scrape_idle_s
-    signal_age_max_s: Annotated[
-        Seconds, Meta(description="Seconds after which what was scraped is no longer believed.")
-    ] = _HEALTH.signal_age_max_s
-    describe_s: Annotated[
-        Seconds,
-        Meta(
-            description="Seconds between looks at the models it serves: how late an adapter that "
-            "was loaded at run time may appear."
-        ),
-    ] = _CADENCE.describe_s
 
 
 class WarmUp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -87,6 +87,7 @@ def cadence(config: Config) -> Cadence:
         probe_s=health.probe_s,
         probe_retry_s=health.probe_retry_s,
         probe_timeout_s=health.probe_timeout_s,
+        requests=health.probe_requests,
         recovery_probes=health.probe_successes_min,
         scrape_s=health.scrape_s,
         scrape_idle_s=health.scrape_idle_s,

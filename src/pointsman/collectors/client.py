@@ -13,6 +13,9 @@ BODY_BYTES_MAX = 8 * 1024 * 1024
 CONNECTIONS_MAX = 256
 """Collector connections at once over all nodes; more wait for one. Descriptors are for clients."""
 
+ASK_PATH = "/v1/completions"
+"""Where an engine is asked for a token; one that has no such route says so, which is no verdict."""
+
 IDLE_S_MAX = 2.0
 """Idle connections are closed before uvicorn does it (5 s), which would race with our GET."""
 
@@ -31,7 +34,7 @@ def new_session() -> aiohttp.ClientSession:
 
 
 class EngineClient:
-    """GETs on one engine."""
+    """GETs on one engine, and the smallest of all requests."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
@@ -49,6 +52,22 @@ class EngineClient:
             raise EngineTrouble(_cause(error, path)) from None
         except (OSError, ValueError) as error:
             raise EngineTrouble(f"GET {path}: {error}") from None
+
+    async def ask(self, model: str, *, timeout_s: float) -> int:
+        """The status of an answer of one token. Raises EngineTrouble."""
+        asked = {"model": model, "prompt": "1", "max_tokens": 1}
+        try:
+            async with (
+                asyncio.timeout(timeout_s),
+                self._session.post(self._base + ASK_PATH, json=asked) as response,
+            ):
+                await response.content.readany()
+                return response.status
+        except TimeoutError:
+            detail = f"no answer to POST {ASK_PATH} within {timeout_s:g} s"
+            raise EngineTrouble(detail, timed_out=True) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise EngineTrouble(f"POST {ASK_PATH}: {error or type(error).__name__}") from None
 
     async def _get(self, path: str) -> Reply:
         async with self._session.get(self._base + path, allow_redirects=False) as response:

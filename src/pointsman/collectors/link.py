@@ -61,6 +61,7 @@ class NodeLink:
         self.events_note = ""
         self.restarts = 0
         self.draining = False
+        self.is_on_trial = False
         self.is_watched = False  # something speaks against it: it is looked at often
         self.placed_at_s = float("-inf")
         self.alive_at_s = float("-inf")

@@ -1,16 +1,25 @@
-"""Is it alive? GET /health, and what its answer means. The thresholds are the core's."""
+"""Is it alive? GET /health, and what its answer means; a token, where that says more. The
+thresholds are the core's."""
 
 import asyncio
+from http import HTTPStatus
+from typing import assert_never
 
-from pointsman.collectors.client import EngineClient
+from pointsman.collectors.cadence import RequestProbes
+from pointsman.collectors.client import ASK_PATH, EngineClient
 from pointsman.collectors.link import NodeLink, wait_for
-from pointsman.core.events import NodeProbed
+from pointsman.core.events import NodeJudged, NodeProbed
+from pointsman.core.health import Cause
 from pointsman.core.ids import NodeId
 from pointsman.engines.adapters import EngineTrouble
 
 BUSY_S = 10.0
 """An engine that began an answer this recently is alive, whatever its /health says: some
 answer nothing else during a long prefill (ik_llama.cpp#1210)."""
+
+
+ASK_S_MAX = 10.0
+"""For one token: more than an engine under load takes for it, less than a client's patience."""
 
 
 class Prober:
@@ -28,6 +37,7 @@ class Prober:
         while True:
             await link.described.wait()
             await self.probe()
+            await self._ask()
             if self._successes < link.cadence.recovery_probes or link.is_watched:
                 await asyncio.sleep(link.jittered(link.cadence.probe_retry_s))
                 continue
@@ -64,6 +74,42 @@ class Prober:
         self._link.tally.probes_good.add()
         self._link.scrape_soon.set()  # while the connection is open
         self._link.sink.submit(NodeProbed(node_id, healthy=True))
+
+    async def _ask(self) -> None:
+        """Ask for a token and tell the core, where that may clear up something."""
+        link, node_id = self._link, self._link.node_id
+        model = self._model()
+        if node_id is None or not model or not self._is_to_be_asked():
+            return
+        try:
+            status = await self._client.ask(model, timeout_s=ASK_S_MAX)
+            detail = f"POST {ASK_PATH} answers {status}"
+        except EngineTrouble as trouble:
+            status, detail = 0, str(trouble)
+        if status == HTTPStatus.OK:
+            link.alive_at_s = link.now_s()
+            link.sink.submit(NodeJudged(node_id, healthy=True))
+        elif status == 0 or (status >= 500 and status != HTTPStatus.SERVICE_UNAVAILABLE):
+            link.sink.submit(NodeJudged(node_id, False, detail, Cause.ERRORS))
+
+    def _is_to_be_asked(self) -> bool:
+        link = self._link
+        match link.cadence.requests:
+            case RequestProbes.OFF:
+                return False
+            case RequestProbes.TRIALS:
+                return link.is_on_trial
+            case RequestProbes.IDLE:
+                quiet_s = link.now_s() - max(link.alive_at_s, link.placed_at_s)
+                return link.is_on_trial or quiet_s >= link.cadence.probe_s
+            case _:
+                assert_never(link.cadence.requests)
+
+    def _model(self) -> str:
+        if self._link.spec.models:
+            return self._link.spec.models[0]
+        facts = self._link.facts
+        return facts.models[0].name if facts is not None and facts.models else ""
 
     async def _trouble(self) -> str | None:
         """What is wrong; None if nothing is, empty if the answer tells nothing."""

@@ -19,7 +19,7 @@ from pointsman.collectors.node import NodeCollector
 from pointsman.control.service import SchedulerService
 from pointsman.control.watcher import NodeWatcher
 from pointsman.core.events import Admitted, Left, NodeJudged, NodeSpec, Turned
-from pointsman.core.health import WATCHED
+from pointsman.core.health import WATCHED, Health
 from pointsman.core.ids import NodeId, NodeName
 from pointsman.core.limits import NODES_MAX
 from pointsman.telemetry.collector_metrics import CollectorMetrics
@@ -229,13 +229,14 @@ class Fleet(NodeWatcher):
         link = self._links.get(effect.name)
         if link is not None:
             link.node_id = effect.node_id
-            link.is_watched = False
+            link.is_watched = link.is_on_trial = False
             self._by_id[effect.node_id] = link
 
     def turned(self, effect: Turned) -> None:
         link = self._by_id.get(effect.node_id)
         if link is not None:
             link.is_watched = effect.after in WATCHED
+            link.is_on_trial = effect.after is Health.HALF_OPEN
             if link.is_watched:
                 link.probe_soon.set()
 

@@ -142,9 +142,9 @@ class Condition:
         cause = Cause.UNREACHABLE if kind is FailureKind.UNREACHABLE else Cause.ERRORS
         self._fail(cause, detail or f"requests fail: {kind}", now_s, spared, began)
 
-    def blamed(self, detail: str, now_s: float, *, spared: bool) -> None:
+    def blamed(self, cause: Cause, detail: str, now_s: float, *, spared: bool) -> None:
         """Somebody says that it does not do what it should: as good as a failed request."""
-        self._fail(Cause.FEEDBACK, detail, now_s, spared, False)
+        self._fail(cause, detail or "said to be not well", now_s, spared, False)
 
     def _fail(self, cause: Cause, detail: str, now_s: float, spared: bool, began: bool) -> None:
         if self.state not in SERVING:

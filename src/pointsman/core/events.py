@@ -166,11 +166,13 @@ class NodeProbed(msgspec.Struct, frozen=True):
 
 
 class NodeJudged(msgspec.Struct, frozen=True):
-    """Somebody who uses the node says how it is. `detail` says what they saw."""
+    """Somebody who used the node says how it is: a client, or a shell that asked for a token
+    (`ERRORS`). `detail` says what they saw."""
 
     node_id: NodeId
     healthy: bool
     detail: str = ""
+    cause: Cause = Cause.FEEDBACK
 
 
 class NodeDraining(msgspec.Struct, frozen=True):

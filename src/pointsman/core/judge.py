@@ -29,7 +29,7 @@ from pointsman.core.busy import narrow
 from pointsman.core.cluster import Cluster
 from pointsman.core.condition import Condition, Pacing
 from pointsman.core.errors import EndCause, FailureKind
-from pointsman.core.events import NodeSignals
+from pointsman.core.events import NodeJudged, NodeSignals
 from pointsman.core.flight import Flight
 from pointsman.core.health import SERVING, Cause, Health
 from pointsman.core.health_limits import (
@@ -190,13 +190,13 @@ class Judge:
             detail = f"its queue has grown to {waiting} and nothing comes of it"
             node.condition.suspect(Cause.QUEUE, detail, at_s, weight=SUSPECT_WEIGHT_MIN)
 
-    def told(self, node: Node, healthy: bool, detail: str, now_s: float) -> None:
-        """Somebody who uses it says how it is."""
-        if healthy:
+    def told(self, node: Node, event: NodeJudged, now_s: float) -> None:
+        """Somebody who used it says how it is."""
+        if event.healthy:
+            node.alive_s = now_s
             node.condition.succeeded(now_s, whole=True)
         else:
-            said = f"reported: {detail}" if detail else "reported as not well"
-            node.condition.blamed(said, now_s, spared=self._is_last(node))
+            node.condition.blamed(event.cause, event.detail, now_s, spared=self._is_last(node))
 
     # --- time --------------------------------------------------------------------------
 

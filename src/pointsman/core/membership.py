@@ -180,7 +180,7 @@ class Membership:
 
     def _judged(self, node: Node, event: NodeJudged, now_s: float) -> Change:
         before = node.health
-        self._judge.told(node, event.healthy, event.detail, now_s)
+        self._judge.told(node, event, now_s)
         return Change(room=node.health is not before)
 
     def _draining(self, node: Node, event: NodeDraining, now_s: float) -> Change:
