@@ -348,6 +348,21 @@ async def test_the_later_of_two_connections_of_one_agent_counts() -> None:
         assert cluster.fleet.status(NodeName("e")).events == "told by agent raw"  # type: ignore[union-attr]  # it exists
 
 
+async def test_a_node_that_an_operator_removes_stays_away_until_it_is_added_again() -> None:
+    async with listening() as (cluster, agents), announced(cluster, agents) as raw:
+        await raw.send(whole(1, BLOCKS[:3], BLOCKS[:3]))
+        assert await raw.next() == Ack(1)
+        await cluster.fleet.remove(NodeName("e"))
+        await raw.send(whole(2, BLOCKS[:3], []))
+        assert await raw.next() == Ack(2)
+        assert cluster.fleet.names == []
+        cluster.add(SPEC.url, "mine")
+        await raw.send(whole(3, BLOCKS[:3], []), whole(4, BLOCKS[:3], []))
+        assert await raw.next() == Ack(3)
+        assert isinstance(await raw.next(), Compare), "it is told all that it missed"
+        assert cluster.node("mine").facts == FACTS
+
+
 async def test_two_agents_cannot_have_one_engine() -> None:
     async with listening() as (cluster, agents), announced(cluster, agents):
         other = await RawAgent.connect(agents.port)

@@ -202,6 +202,10 @@ class Fleet(NodeWatcher):
             link.join()
         return link
 
+    def has_url(self, url: str) -> bool:
+        """Whether some node has that address."""
+        return any(link.spec.url == url for link in self._links.values())
+
     def leave_alone(self, link: NodeLink) -> None:
         """Its agent is gone: look at it ourselves again."""
         if self._links.get(link.spec.name) is link:

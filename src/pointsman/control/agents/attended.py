@@ -59,6 +59,7 @@ class AttendedEngine:
         self.number = number
         self.link = link
         self.incarnation: int | None = None
+        self.announcement: Announce | None = None  # the last one
         self._service = service
         self._ask = ask
         self._was_followed = bool(link.sources)  # by our own subscription
@@ -77,6 +78,7 @@ class AttendedEngine:
             self.link.restarted("its agent says so")
             self._trust = self._beat = None
         self.incarnation = frame.incarnation
+        self.announcement = frame
         if frame.facts is not None:
             self._describe(frame.facts)
 
@@ -86,6 +88,11 @@ class AttendedEngine:
         elif facts != self.link.facts and self.link.node_id is not None:
             self.link.facts = facts
             self._service.submit(NodeDescribed(self.link.node_id, facts))
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether its node is gone: an operator, or another configuration, wants it so."""
+        return self.link.node_id is None
 
     # --- heartbeats ---------------------------------------------------------------------
 

@@ -136,6 +136,12 @@ class AgentListener:
         self._known[name] = _Known(session.boot, frame.incarnation, was_added)
         return ""
 
+    def removed(self, session: AgentSession, engine: AttendedEngine) -> None:
+        frame = engine.announcement
+        if frame is not None and self._fleet.has_url(frame.spec.url):
+            del session.engines[engine.number]
+            self.announced(session, frame)
+
     def ended(self, session: AgentSession, farewell: Farewell | None) -> None:
         self._sessions.remove(session)
         if self._by_agent.get(session.agent) is not session:

@@ -57,6 +57,10 @@ class Owner(Protocol):
         """Take an engine. Why not, or an empty string."""
         ...
 
+    def removed(self, session: "AgentSession", engine: AttendedEngine) -> None:
+        """The engine's node is gone: attend to the one that has its address by now, if any."""
+        ...
+
     def ended(self, session: "AgentSession", farewell: Farewell | None) -> None:
         """The connection is closed. Called once after `begin`."""
         ...
@@ -192,6 +196,9 @@ class AgentSession(asyncio.Protocol):
             engine = self.engines.get(beat.engine)
             if engine is None:
                 continue  # refused
+            if engine.is_removed:
+                self._owner.removed(self, engine)
+                continue
             if missed:
                 engine.link.tally.agent_gaps.add(missed)
             engine.beat(beat, frame.seq)
