@@ -2,9 +2,10 @@
 
 import pytest
 
+from pointsman.core.admission_rules import AdmissionRules
 from pointsman.core.errors import FailureKind, Reason
 from pointsman.core.events import Effect, Held, NodeProbed, Placed, Refused, RulesChanged
-from pointsman.core.limits import PROBE_FAILURES_MAX, AdmissionRules, Rules
+from pointsman.core.limits import PROBE_FAILURES_MAX, Rules
 from pointsman.core.options import SchedulerOptions
 from tests.support.driver import Driver, request
 

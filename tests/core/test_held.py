@@ -6,8 +6,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pointsman.core.admission.fair import lane_of
 from pointsman.core.admission.held import HeldQueue
+from pointsman.core.admission_rules import AdmissionRules, QueueOrder
 from pointsman.core.ids import RequestId
-from pointsman.core.limits import AdmissionRules, QueueOrder
 from pointsman.core.placement import Attempt, Waiting
 from pointsman.core.request import Request
 from tests.support.driver import request

@@ -4,6 +4,7 @@ import pytest
 
 from pointsman.core.admission.held import HeldQueue
 from pointsman.core.admission.retry_budget import RetryBudget
+from pointsman.core.admission_rules import AdmissionRules
 from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.events import (
@@ -27,7 +28,7 @@ from pointsman.core.events import (
 from pointsman.core.exchange import Exchange
 from pointsman.core.health import Health
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
-from pointsman.core.limits import AdmissionRules, HealthRules, RetryRules, Rules, Timeouts
+from pointsman.core.limits import HealthRules, RetryRules, Rules, Timeouts
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.placement import Attempt
 from pointsman.core.request import Outcome, Request

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from pointsman.core.admission_rules import AdmissionRules
 from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.calibration import Calibration, Pace
 from pointsman.core.errors import EndCause, FailureKind
@@ -26,7 +27,6 @@ from pointsman.core.events import (
     Turned,
 )
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
-from pointsman.core.limits import AdmissionRules
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.request import Outcome, Request
 from pointsman.core.scheduler import Scheduler

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from pointsman.core.limits import AdmissionRules
+from pointsman.core.admission_rules import AdmissionRules
 
 Share = Annotated[float, Meta(gt=0, le=1)]
 

@@ -8,14 +8,13 @@ from pointsman.cli.control_address import control_address, read_secret
 from pointsman.collectors.cadence import Cadence
 from pointsman.control.agents import AgentOptions
 from pointsman.core.admission.key_rules import KeyLimits, KeyRules
+from pointsman.core.admission_rules import AdmissionRules, QueueOrder
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import ModelName, NodeName
 from pointsman.core.limits import (
-    AdmissionRules,
     GuardRules,
     HealthRules,
     Preemption,
-    QueueOrder,
     RetryRules,
     Timeouts,
     WarmUpRules,

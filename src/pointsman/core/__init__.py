@@ -45,6 +45,7 @@ Reading order, top-down; a file imports only from files below it:
     errors         why a request was refused or broke, and what its client is told
     limits         every bound, with its reason
     health_limits  those that health is judged by
+    admission_rules  what admission goes by
     ids            names and numbers that must not be mixed up
 
 No async, socket, file, clock, log, environment or global random: time comes in as float

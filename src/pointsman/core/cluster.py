@@ -84,8 +84,7 @@ class Cluster:
     def remove(self, node: Node) -> None:
         """The incarnation ends. The index must have forgotten its slot before."""
         node.condition.left()
-        del self._nodes[node.id]
-        del self._by_name[node.name]
+        del self._nodes[node.id], self._by_name[node.name]
         self._free_slots.append(node.slot)
         self.changed()
 

@@ -4,6 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
+from pointsman.core.admission_rules import AdmissionRules
 from pointsman.core.health_limits import (
     OPEN_S,
     OPEN_S_MAX,
@@ -68,33 +69,6 @@ RETRY_AFTER_MAX_S = 60.0
 
 QUEUE_TIMEOUT_S = 30.0
 """A held request is refused after this long; a client that waits longer has given up."""
-
-YELLOW_SHARE = 0.8
-RED_SHARE = 0.9
-"""Of the slots or KV blocks of a model's nodes (MISSION D3). What is left above red is where the
-urgent find room at once."""
-
-LOW_SHARE = 0.2
-"""What low priority may hold of the cluster while others need it."""
-
-BACKLOG_S = 0.1
-BACKLOG_PREFILLS = 2
-"""Prompts waiting on each node, in seconds of prefill and in number, at which the cluster counts as
-full: enough to keep engines busy until the next one comes, and what is beyond it is better ordered
-here than in an engine's own queue, where the urgent wait behind it."""
-
-AGING_S = 20.0
-"""Waiting that counts as much as the next named priority: less than a client's patience."""
-
-WAIT_FACTOR = 3.0
-WAIT_MIN_S = 10.0
-"""The wait that a queue may promise: three times as long as a request takes to run, or what a
-burst of short ones needs. What would wait longer is told so at once (Little's law)."""
-
-LONG_CONTEXT_TOKENS = 32_768
-LONG_CONTEXT_SHARE = 0.5
-"""Prompts of 32k tokens and more may hold half of a model's nodes, so that a flood of them leaves
-the other half to the rest."""
 
 LEARN_INTERVAL_S = 0.05
 """A node's speeds and hits are learned from at most this many of its requests: a change of
@@ -185,13 +159,6 @@ blocks. Smaller blocks cost time to hash and index, larger ones lose a longer ta
 hit: on average half a block, 4 ms of prefill."""
 
 
-class QueueOrder(StrEnum):
-    """Who is next of those who wait."""
-
-    FAIR = "fair"  # priority; then tenants and lengths take turns by tokens
-    UTILITY = "utility"  # priority for the size (MISSION D8)
-
-
 class HealthRules(msgspec.Struct, frozen=True, kw_only=True):
     """When a node is taken out of service, and when it comes back.
 
@@ -258,40 +225,6 @@ class Preemption(StrEnum):
     OFF = "off"
     QUEUED = "queued"  # whoever has no first byte yet: it waits again
     STREAMING = "streaming"  # answers under way as well: they break off
-
-
-class AdmissionRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is let in while the cluster fills up, who waits, and in which order.
-
-    yellow_share         of a model's nodes taken: low priority is held to its share from here on
-    red_share            from here on what is new waits, and only high priority passes
-    low_share            of the nodes that low priority may hold beyond yellow
-    backlog_s            prefill work that a node may have waiting before it counts as full
-    order                of the queue: fair (priority, tenants, lengths) or utility
-    aging_s              seconds of waiting that count as much as the next named priority; 0 is
-                         none. Nothing grows as old as high priority
-    length_penalty       in the order by utility: the power of a request's size
-    wait_factor          times its mean execution time that a request may expect to wait
-    wait_min_s           seconds that it may expect to wait, however short executions are
-    wait_for_nodes_s     seconds to wait where no node is up; 0 is not at all
-    long_context_tokens  prompts of as many are very long
-    long_context_share   of the nodes that very long prompts may hold
-    long_context_pool    where very long prompts go, if it has nodes of their model; empty is none
-    """
-
-    yellow_share: float = YELLOW_SHARE
-    red_share: float = RED_SHARE
-    low_share: float = LOW_SHARE
-    backlog_s: float = BACKLOG_S
-    order: QueueOrder = QueueOrder.FAIR
-    aging_s: float = AGING_S
-    length_penalty: float = 1.0
-    wait_factor: float = WAIT_FACTOR
-    wait_min_s: float = WAIT_MIN_S
-    wait_for_nodes_s: float = 0.0
-    long_context_tokens: int = LONG_CONTEXT_TOKENS
-    long_context_share: float = LONG_CONTEXT_SHARE
-    long_context_pool: str = ""
 
 
 class WarmUpRules(msgspec.Struct, frozen=True, kw_only=True):

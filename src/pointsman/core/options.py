@@ -2,11 +2,11 @@
 
 import msgspec
 
+from pointsman.core.admission_rules import AdmissionRules
 from pointsman.core.limits import (
     INDEX_BYTES_MAX,
     QUEUE_LENGTH_MAX,
     QUEUE_TIMEOUT_S,
-    AdmissionRules,
     GuardRules,
     HealthRules,
     Preemption,

@@ -13,8 +13,9 @@ refused for lack of room but low priority: what finds none waits.
 from enum import StrEnum
 
 from pointsman.core.admission.load import Loads, Part
+from pointsman.core.admission_rules import AdmissionRules
 from pointsman.core.errors import Reason
-from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_LOW, AdmissionRules
+from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_LOW
 from pointsman.core.placement import Hold, Refusal
 from pointsman.core.request import Request
 

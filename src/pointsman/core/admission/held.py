@@ -13,13 +13,9 @@ from heapq import heappop, heappush
 from pointsman.core.admission.fair import LANES, FairOrder, Rank, lane_of
 from pointsman.core.admission.load import PartKey, part_key
 from pointsman.core.admission.utility import UtilityOrder
+from pointsman.core.admission_rules import AdmissionRules, QueueOrder
 from pointsman.core.ids import RequestId
-from pointsman.core.limits import (
-    QUEUE_LENGTH_MAX,
-    QUEUE_TIMEOUT_S,
-    AdmissionRules,
-    QueueOrder,
-)
+from pointsman.core.limits import QUEUE_LENGTH_MAX, QUEUE_TIMEOUT_S
 from pointsman.core.placement import Attempt, Waiting
 from pointsman.core.request import Request
 

@@ -11,11 +11,12 @@ Own counts are exact at any moment. What others sent to the nodes is added as fa
 """
 
 from pointsman.core.admission.waits import MeanTimes
+from pointsman.core.admission_rules import BACKLOG_PREFILLS
 from pointsman.core.candidates import matches_constraints
 from pointsman.core.cluster import Cluster
 from pointsman.core.ids import ModelName, NodeId, RequestId
 from pointsman.core.ledger import Ledger
-from pointsman.core.limits import BACKLOG_PREFILLS, PRIORITY_LOW
+from pointsman.core.limits import PRIORITY_LOW
 from pointsman.core.node import Node
 from pointsman.core.placement import Lease
 from pointsman.core.request import Request
