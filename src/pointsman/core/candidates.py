@@ -15,17 +15,28 @@ from pointsman.core.request import Request
 from pointsman.core.residency import Levels
 
 
-def eligible(cluster: Cluster, request: Request, tried: Sequence[NodeId]) -> list[Node]:
-    """Nodes that may take `request` at this moment, in order of joining."""
+def eligible(
+    cluster: Cluster, request: Request, tried: Sequence[NodeId], tokens: int = 0
+) -> list[Node]:
+    """Nodes that may take `request`, whose context must hold so many tokens, at this moment, in
+    order of joining."""
     serving = cluster.serving(request.model)
     if request.home is not None:
         serving = [n for n in serving if n.id == request.home]
     if request.pool is not None or request.zone is not None or request.labels:
         serving = [n for n in serving if _mismatch(n, request) is None]
+    if tokens > cluster.context_tokens_least and _has_context(cluster.nodes, request, tokens):
+        serving = [n for n in serving if n.context_tokens(request.model) >= tokens]
     if tried:
         serving = [n for n in serving if n.id not in tried]
     nodes = [n for n in serving if n.inflight < n.concurrency_max]
     return _within_share(nodes, serving, request) if cluster.shares else nodes
+
+
+def _has_context(nodes: Iterable[Node], request: Request, tokens: int) -> bool:
+    """Whether any node, up or not, could hold the prompt. If none could, any may be asked: the
+    engine's own refusal says best what is too long."""
+    return any(n.context_tokens(request.model) >= tokens and matches(n, request) for n in nodes)
 
 
 def _within_share(nodes: list[Node], serving: Sequence[Node], request: Request) -> list[Node]:
@@ -42,10 +53,14 @@ def _within_share(nodes: list[Node], serving: Sequence[Node], request: Request) 
     ]
 
 
-def exclusions(nodes: Iterable[Node], request: Request, tried: Sequence[NodeId]) -> list[Exclusion]:
-    """Every node that may not take `request`, with the first reason that holds."""
+def exclusions(
+    nodes: Iterable[Node], request: Request, tried: Sequence[NodeId], tokens: int = 0
+) -> list[Exclusion]:
+    """Every node that may not take `request`, whose context must hold so many tokens, with the
+    first reason that holds."""
     nodes = list(nodes)
-    reasons = [(node, ineligibility(node, request, tried)) for node in nodes]
+    needed = tokens if _has_context(nodes, request, tokens) else 0
+    reasons = [(node, ineligibility(node, request, tried, needed)) for node in nodes]
     serving = [node for node, why in reasons if why is None or why is Ineligible.CONCURRENCY]
     willing = [node for node, why in reasons if why is None]
     kept = {node.id for node in _within_share(willing, serving, request)}
@@ -56,14 +71,20 @@ def exclusions(nodes: Iterable[Node], request: Request, tried: Sequence[NodeId])
     ]
 
 
-def ineligibility(node: Node, request: Request, tried: Sequence[NodeId]) -> Ineligible | None:
+def ineligibility(
+    node: Node, request: Request, tried: Sequence[NodeId], tokens: int = 0
+) -> Ineligible | None:
     """Why `node` may not take `request`, whatever its share; None if it may. The permanent
     reasons come first."""
     if node.health is Health.JOINING:
         return Ineligible.JOINING
     if all(card.name != request.model for card in node.models):
         return Ineligible.MODEL
-    return _mismatch(node, request) or _unavailable(node, tried)
+    if (why := _mismatch(node, request)) is not None:
+        return why
+    if node.context_tokens(request.model) < tokens:
+        return Ineligible.CONTEXT
+    return _unavailable(node, tried)
 
 
 def _unavailable(node: Node, tried: Sequence[NodeId]) -> Ineligible | None:

@@ -10,7 +10,7 @@ from pointsman.core.limits import (
     NODES_MAX,
     HealthRules,
 )
-from pointsman.core.node import Node
+from pointsman.core.node import CONTEXT_TOKENS_UNKNOWN, Node
 
 _RULES = HealthRules()
 
@@ -25,6 +25,7 @@ class Cluster:
         self._serving: dict[ModelName, list[Node]] | None = None
         self.first_names: dict[ModelName, ModelName] = {}  # as `serving` was last asked
         self.shares = False  # some nodes serve with less than their full weight
+        self.context_tokens_least = CONTEXT_TOKENS_UNKNOWN  # of the nodes that serve
         self.turns: list[Turned] = []  # of health, not told yet
         self.cold: list[Node] = []  # came into service, not looked at yet
         self.turned: dict[tuple[Health, Cause], int] = {}
@@ -133,11 +134,15 @@ class Cluster:
     def _group_by_model(self) -> dict[ModelName, list[Node]]:
         groups: dict[ModelName, list[Node]] = {}
         self.shares, self.first_names = False, {}
+        self.context_tokens_least = CONTEXT_TOKENS_UNKNOWN
         for node in self.nodes:
             self.first_names |= node.facts.first_names()
             if node.serving:
                 self.shares = self.shares or node.condition.weight < 1.0
                 for card in node.models:
+                    known = card.context_tokens_max
+                    if known is not None and known < self.context_tokens_least:
+                        self.context_tokens_least = known
                     groups.setdefault(card.name, []).append(node)
         return groups
 

@@ -95,6 +95,10 @@ FOOTPRINT_SAFETY = 1.1
 NODE_CONCURRENCY_MAX = 256
 """Requests in flight on one node when its own limit is unknown: vLLM's default max_num_seqs."""
 
+CERTAIN_SHARE = 0.8
+"""Of the tokens that a text is estimated at, that it has for certain: who has less context is left
+out. An estimate that is wrong must not keep a prompt from the only engine that is free."""
+
 NODES_MAX = 4_096
 """Nodes in a cluster: masks in the prefix index stay under 512 bytes."""
 

@@ -13,7 +13,7 @@ from pointsman.core.calibration import Calibration, Pace, Speeds
 from pointsman.core.condition import Condition
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals, NodeSpec
 from pointsman.core.health import SERVING, Health, Turn
-from pointsman.core.ids import NodeId, RequestId, Slot
+from pointsman.core.ids import ModelName, NodeId, RequestId, Slot
 from pointsman.core.limits import (
     LEARN_INTERVAL_S,
     NODE_CONCURRENCY_MAX,
@@ -35,6 +35,10 @@ _SLO_MEMORY = 16.0  # requests
 _HIT_SAMPLES_MIN = 8
 _HIT_TRUST_MIN = 0.1
 _HIT_MEMORY = 0.9
+
+
+CONTEXT_TOKENS_UNKNOWN = 1 << 60
+"""As good as without a bound: what an engine does not say keeps no prompt from it."""
 
 
 class Node:
@@ -120,6 +124,11 @@ class Node:
         if self.spec.models:
             return tuple(ModelCard(name=name) for name in self.spec.models)
         return self.facts.models
+
+    def context_tokens(self, model: ModelName) -> int:
+        """What the model's context holds here; 0 if it is not served."""
+        found = [card.context_tokens_max for card in self.models if card.name == model]
+        return max((CONTEXT_TOKENS_UNKNOWN if n is None else n for n in found), default=0)
 
     def foreign(self, now_s: float) -> int:
         """Requests there that are not ours, from the last two scrapes; 0 when unknown."""

@@ -24,10 +24,12 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
 
 
 class Demand(msgspec.Struct, frozen=True, gc=False):
-    """What a request asks of any node, in tokens: its prompt, and the output expected."""
+    """What a request asks of any node, in tokens: its prompt, and the output expected.
+    `context_tokens` is what a context must hold, as far as that is certain."""
 
     prompt_tokens: int
     output_tokens: int
+    context_tokens: int = 0
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):

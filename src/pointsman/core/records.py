@@ -36,7 +36,7 @@ def decision(
         case Refusal(reason, detail):
             ruling, why = Ruling.REFUSED, f"{reason}: {detail}"
     shows_excluded = route.looked and route.field < len(nodes)
-    excluded = exclusions(nodes, request, avoided) if shows_excluded else ()
+    excluded = exclusions(nodes, request, avoided, demand.context_tokens) if shows_excluded else ()
     return Decision(
         request.id,
         request.model,

@@ -17,7 +17,7 @@ from pointsman.core.errors import ANSWERS, Reason
 from pointsman.core.health import Health
 from pointsman.core.ids import ModelName, NodeId
 from pointsman.core.ledger import Ledger
-from pointsman.core.limits import FLIGHTS_MAX, RETRY_AFTER_MAX_S, ROOM_WAIT_S
+from pointsman.core.limits import CERTAIN_SHARE, FLIGHTS_MAX, RETRY_AFTER_MAX_S, ROOM_WAIT_S
 from pointsman.core.node import Node
 from pointsman.core.placement import Demand, Hold, Refusal, Route
 from pointsman.core.policies.base import Policy
@@ -61,9 +61,9 @@ class Router:
         Of those that are held no more than `ahead_max` get room before it.
         """
         demand = self.demand(request)
-        nodes = eligible(self._cluster, request, tried)
+        nodes = eligible(self._cluster, request, tried, demand.context_tokens)
         if not nodes:
-            return Route(demand, (), 0, self._without_candidates(request, tried))
+            return Route(demand, (), 0, self._without_candidates(request, tried, demand))
         levels = self._residency.levels(nodes, request.prompt, demand.prompt_tokens)
         seen = nodes
         if policy.prunes and not every_node:
@@ -115,8 +115,11 @@ class Router:
         tokens = prompt.token_count
         if tokens is None:
             tokens = self._ratios.tokens(request.model, len(prompt.text))
+            certain = int(tokens * CERTAIN_SHARE)
+        else:
+            certain = tokens
         output = self._lengths.expect(request.model, request.tenant, request.max_output_tokens)
-        return Demand(tokens or 1, output)
+        return Demand(tokens or 1, output, certain)
 
     def with_model(self, request: Request) -> Request:
         """A request that names no model means the only one served; one that gives a further name
@@ -152,10 +155,14 @@ class Router:
                 return False
         return bool(nodes)
 
-    def _without_candidates(self, request: Request, tried: Sequence[NodeId]) -> Hold | Refusal:
+    def _without_candidates(
+        self, request: Request, tried: Sequence[NodeId], demand: Demand
+    ) -> Hold | Refusal:
         """Full is worth waiting for; wrong or absent is not."""
         nodes = list(self._cluster.nodes)
-        reasons = {exclusion.why for exclusion in exclusions(nodes, request, tried)}
+        reasons = {
+            exclusion.why for exclusion in exclusions(nodes, request, tried, demand.context_tokens)
+        }
         if Ineligible.CONCURRENCY in reasons:
             return Hold("concurrency: every candidate is at its limit")
         if any(matches(node, request) for node in nodes):
