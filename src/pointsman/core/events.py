@@ -367,11 +367,7 @@ class Admitted(msgspec.Struct, frozen=True):
 
 
 class Turned(msgspec.Struct, frozen=True):
-    """The node's health changed: what works for it, or watches it, may have to change, too.
-
-    A node that turns from one that serves to one that does not is given nothing more; what it
-    has and has not begun may be taken back.
-    """
+    """The node's health changed: whoever works for it, or watches it, may have to change, too."""
 
     name: NodeName
     node_id: NodeId
