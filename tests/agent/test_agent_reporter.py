@@ -16,6 +16,7 @@ from pointsman.agent.report import EngineReport
 from pointsman.agent.reporter import Reporter
 from pointsman.collectors.cadence import Cadence
 from pointsman.collectors.link import NodeLink
+from pointsman.control.agents import AgentOptions as ListenerOptions
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName
 from pointsman.telemetry.collector_metrics import CollectorMetrics
@@ -246,3 +247,10 @@ async def test_who_acknowledges_nothing_hears_less_and_is_left_at_last(
     async with reporting(script, heartbeat_s_max=0.2) as (setting, _):
         await eventually(lambda: setting.connections >= 2)
     assert 1 <= len(beats) <= 12, "of 20 without adapting"
+
+
+def test_a_secret_is_not_shown() -> None:
+    options = AgentOptions(name="a", scheduler=SchedulerAddress("h", 1), secret=SECRET)
+    assert SECRET.decode() not in f"{options!r} {options}"
+    listening = ListenerOptions(host="h", port=1, secret=SECRET)
+    assert SECRET.decode() not in f"{listening!r} {listening}"

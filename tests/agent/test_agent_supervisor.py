@@ -118,6 +118,15 @@ async def test_who_ignores_it_is_killed_with_its_children(tmp_path: Path) -> Non
     await eventually(lambda: not lives(pid))
 
 
+async def test_who_is_told_to_stop_while_starting_stops() -> None:
+    supervisor = Supervisor(program("import time; time.sleep(60)"), Notes(), QUICK)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        tasks.create_task(supervisor.run())
+        await asyncio.sleep(0)
+        await supervisor.stop()
+    assert supervisor.pid is None or not lives(supervisor.pid)
+
+
 async def test_what_a_dead_engine_leaves_behind_is_ended(tmp_path: Path) -> None:
     """vLLM's core outlives its API server, and holds the ports."""
     orphan = tmp_path / "orphan"

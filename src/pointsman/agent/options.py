@@ -59,3 +59,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[int, ...] = ()
     supervisor: SupervisorOptions = SupervisorOptions()
     drain_s: float = 30.0
+
+    def __repr__(self) -> str:
+        """Without the secret: it must not get into a log."""
+        return f"<AgentOptions of {self.name}, scheduler at {self.scheduler}>"

@@ -124,6 +124,8 @@ class Supervisor:
         self._process = process
         self.starts += 1
         self._watcher.began()
+        if self._stopping.is_set():  # while it was being started
+            await self._end(process)
         try:
             detail = await self._watch(process, began_s)
         finally:

@@ -44,6 +44,10 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
     secret: bytes | None = None
 
+    def __repr__(self) -> str:
+        """Without the secret: it must not get into a log."""
+        return f"<AgentOptions: listen on {self.path or f'{self.host}:{self.port}'}>"
+
 
 class _Known(msgspec.Struct):
     """What is remembered of an engine beyond a connection."""
