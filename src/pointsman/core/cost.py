@@ -7,8 +7,8 @@ output tokens, B requests in flight there holding K tokens, and the node's learn
     work_s      = n·prefill + n·(L - n/2)·attention + r·share·prefill
     prefill_s   = dispatch + work_s
     decode_s    = O · (step + sequence·(B+1) + kv_token·(K + L + O/2))
-    kv_wait_s   = decode_s · missing blocks / leased blocks     (0 where the lease fits)
-                  missing = blocks · (1 + held ahead, a node's share) - free
+    kv_wait_s   = decode_s · (missing blocks / leased blocks + held ahead / B)
+                  (0 where the lease fits; of those that are held a node gets its share)
     running_s   = what is left of the requests in flight, half of their output on average
     uncached_s  = L·prefill + ½·L²·attention                    (work_s if nothing were cached)
     stall_s     = work_s · (B + 1)                              (imposed on the others)
@@ -48,7 +48,7 @@ def candidate(
 ) -> Candidate:
     """What a request of this demand would cost on `node`. Reads; changes nothing.
 
-    `held_ahead` requests of its size get room there before it: without them in the price,
+    `held_ahead` requests get room there before it: without them in the price,
     everybody would wait for the fastest node, and a slower one would idle beside the queue.
 
     At least one token is always computed anew, and engines cache whole blocks: of a prompt that
@@ -87,7 +87,7 @@ def candidate(
         node.queue_ahead_s(now_s),
         work_s,
         speeds.dispatch_s + work_s,
-        0.0 if fits else _kv_wait_s(node, ledger, blocks * (1 + held_ahead), decode_s),
+        0.0 if fits else _kv_wait_s(node, ledger, blocks, held_ahead, decode_s),
         decode_s,
         decode_s * (interruptions - 1),
         work_s * (batch + 1),
@@ -108,12 +108,15 @@ def candidate(
     )
 
 
-def _kv_wait_s(node: Node, ledger: Ledger, blocks: float, decode_s: float) -> float:
-    """Time until enough leases end, if they end evenly over one request's decode time."""
+def _kv_wait_s(
+    node: Node, ledger: Ledger, blocks: int, held_ahead: float, decode_s: float
+) -> float:
+    """Time until enough leases end, if they end evenly over one request's decode time; who is
+    held ahead needs as much as those that run there."""
     free, leased = ledger.free(node.id), ledger.leased(node.id)
     assert free is not None, "a node of unknown capacity always fits"
     assert leased > 0, "an idle node always fits"
-    return decode_s * (blocks - free) / leased
+    return decode_s * ((blocks - free) / leased + held_ahead / max(1, node.inflight))
 
 
 def running_s(node: Node, speeds: Speeds) -> float:
