@@ -13,6 +13,8 @@ from pointsman.core.events import (
     Refused,
     RulesChanged,
 )
+from pointsman.core.health import Cause
+from pointsman.core.ids import NodeName
 from pointsman.core.limits import (
     BUSY_MEMORY_S,
     PREEMPTED_MAX,
@@ -247,3 +249,17 @@ def test_other_failures_never_wait(kind: FailureKind) -> None:
     driver.arrive("r")
     (refused,) = driver.fail("r", kind)
     assert isinstance(refused, Refused)
+
+
+def test_what_waits_on_a_doubted_node_goes_to_another_though_it_serves() -> None:
+    driver = Driver(SchedulerOptions(policy="round_robin"))
+    driver.ready("a", "b")
+    for i in range(8):
+        driver.arrive(f"r{i}")
+    node = driver.scheduler._cluster.named(NodeName("a"))
+    assert node is not None
+    node.condition.suspect(Cause.OVERDUE, "nothing comes", driver.now_s)
+    assert node.serving
+    back = driver.obey(driver.advance(0.5))
+    assert len(recalls(back)) == 3, "one may have begun"
+    assert {e.node for e in back if isinstance(e, Placed)} == {"b"}

@@ -1,5 +1,7 @@
 """One placed request: what was booked for it, and what is learned from its end."""
 
+import msgspec
+
 from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.decision import Candidate
 from pointsman.core.errors import EndCause
@@ -74,11 +76,13 @@ class Flight:
         return Attempt(self.request, before.arrived_s, tried, avoided, before.recalls)
 
     def recalled_attempt(self) -> Attempt:
-        """The same request, taken back: it is to be placed anew, wherever that is best by then."""
-        before = self.attempt
-        return Attempt(
-            self.request, before.arrived_s, before.tried, before.avoided, before.recalls + 1
-        )
+        """The same request, taken back: to be placed anew, elsewhere if its node is in trouble but
+        serves."""
+        before, node = self.attempt, self.node
+        avoided = before.avoided
+        if self.recall is RecallCause.NODE_DOWN and node.serving and node.troubled:
+            avoided = (*avoided, node.id)
+        return msgspec.structs.replace(before, avoided=avoided, recalls=before.recalls + 1)
 
     def started(self, now_s: float) -> None:
         """The first byte is there. Harmless twice.
