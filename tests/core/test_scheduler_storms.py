@@ -2,7 +2,7 @@
 
 from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.events import Held, Placed, Refused, RulesChanged
-from pointsman.core.limits import GuardRules, Rules
+from pointsman.core.limits import PRIORITY_HIGH, GuardRules, Rules
 from pointsman.core.options import SchedulerOptions
 from tests.support.driver import Driver
 
@@ -103,3 +103,14 @@ def test_jitter_changes_no_choice() -> None:
             driver.arrive(f"no{number}", "x", client="c", pool="none")
         nodes.append([driver.serve(f"r{number}", f"p{number}") for number in range(20)])
     assert nodes[0] == nodes[1]
+
+
+def test_while_others_wait_even_the_most_urgent_do_not_come_early() -> None:
+    """They would overtake all that wait, again and again."""
+    driver = full()
+    driver.step(RulesChanged(Rules(queue_length_max=8)))
+    (held,) = driver.arrive("waits", "y", client="other")
+    assert isinstance(held, Held)
+    driver.arrive("r1", "x", client="hasty", priority=PRIORITY_HIGH)
+    driver.settle("r1", EndCause.CLIENT_GONE)
+    assert refusal(driver, "r2", priority=PRIORITY_HIGH).reason is Reason.RETRY_EARLY

@@ -12,6 +12,8 @@ import pytest
 from openai import AsyncOpenAI
 
 from pointsman.cli.config import Admin, Config, Limits, Listen, Log, RetryGuard
+from pointsman.core.events import RulesChanged
+from pointsman.core.limits import Rules
 from tests.support.cluster import Answer, Cluster, running_cluster
 
 PATH = "/v1/completions"
@@ -84,7 +86,7 @@ async def test_who_hammers_is_refused_first_and_told_to_wait_longer() -> None:
 async def test_others_get_the_room_that_is_there_though_they_come_later() -> None:
     async with full_cluster() as cluster:
         await hammer(cluster, "h", 3)
-        cluster.process.service.scheduler._held.resize(8, 30.0)
+        cluster.process.service.submit(RulesChanged(Rules(queue_length_max=8)))
         early = await ask(cluster, "hasty", "h")
         assert early.headers["x-pointsman-reason"] == "retry_early"
         waiting = [

@@ -5,6 +5,7 @@ same call.
 """
 
 from collections.abc import Sequence
+from math import inf
 from random import Random
 
 from pointsman.core.admission.held import HeldQueue
@@ -133,19 +134,19 @@ class Router:
     def retry_after_s(
         self, model: ModelName, reason: Reason, now_s: float, *, turn_s: float = 0.0
     ) -> float | None:
-        """When it may be worth to come again: when its turn would have come, or the mean time
-        until a node's prefills are done, not below the reason's floor; None where waiting does
-        not help."""
+        """When it may be worth to come again: when its turn would have come, if it ever would,
+        or the mean time until a node's prefills are done, not below the reason's floor; None
+        where waiting does not help."""
         floor_s = ANSWERS[reason].retry_after_s
         if floor_s is None:
             return None
         nodes = self._cluster.serving(model)
         queue_s = sum(n.queue_ahead_s(now_s) for n in nodes) / len(nodes) if nodes else 0.0
-        return min(RETRY_AFTER_MAX_S, max(floor_s, queue_s, turn_s))
+        return min(RETRY_AFTER_MAX_S, max(floor_s, queue_s, 0.0 if turn_s == inf else turn_s))
 
-    def is_contended(self, request: Request, now_s: float) -> bool:
+    def is_contended(self, request: Request, demand: Demand, now_s: float) -> bool:
         """Whether there are nodes for the request, and none would begin with it soon."""
-        demand, ledger = self.demand(request), self._ledger
+        ledger = self._ledger
         nodes = [node for node in self._cluster.serving(request.model) if matches(node, request)]
         for node in nodes:
             if node.inflight >= node.concurrency_max or node.queue_ahead_s(now_s) > ROOM_WAIT_S:

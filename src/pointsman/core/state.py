@@ -64,9 +64,11 @@ class State:
         self.turned = self._cluster.turned  # nodes, by health and cause
 
     def _is_contended(self, request: Request, now_s: float) -> bool:
-        """Whether somebody waits for its nodes, or none of them would begin with it soon. A
-        client that gives up makes room, and is not to be the one who gets it."""
-        return self._held.has_queue(request) or self._router.is_contended(request, now_s)
+        """Whether it would have to wait, in the queue or on any node. A client that gives up
+        makes room, and is not to be the one who gets it."""
+        demand = self._router.demand(request)
+        makes_wait = self._admission.makes_wait(request, demand, now_s)
+        return makes_wait or self._router.is_contended(request, demand, now_s)
 
     def catch_up(self) -> None:
         """Credit the last placement now, since nobody waits for an answer at this moment."""

@@ -18,7 +18,7 @@ from pointsman.core.decision import Prospect
 from pointsman.core.errors import Reason
 from pointsman.core.ids import ModelName
 from pointsman.core.ledger import Ledger
-from pointsman.core.limits import Rules
+from pointsman.core.limits import PRIORITY_NORMAL, Rules
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.placement import Attempt, Choice, Demand, Hold, Refusal, Route, Waiting
 from pointsman.core.request import Request
@@ -77,6 +77,16 @@ class Admission:
         if not self.held.ahead(request, is_very_long=is_very_long):
             return None
         return Hold("queue: others have waited longer for this room")
+
+    def makes_wait(self, request: Request, demand: Demand, now_s: float) -> bool:
+        """Whether there are nodes for it, and all the same it would wait or be refused if it were
+        of normal priority at most, or anybody waits there already."""
+        if not self.loads.part(request).nodes:
+            return False
+        modest = structs.replace(request, priority=min(request.priority, PRIORITY_NORMAL))
+        if self.word(modest, demand, now_s) is not None:
+            return True
+        return self.held.has_queue(request)
 
     def not_to_be_held(self, attempt: Attempt, prospect: Prospect) -> Refusal | None:
         """Why it cannot wait with this prospect: the queue is full of others as urgent, or it
