@@ -300,6 +300,16 @@ def test_a_hanging_node_is_suspected_then_out_while_its_peers_answer() -> None:
     assert ward.view("a").health_cause is Cause.OVERDUE
 
 
+def test_who_waits_behind_a_long_prefill_is_not_overdue() -> None:
+    ward = Ward("a", "b")
+    ward.place("a", text="a very long prompt " * 20_000)
+    ward.place("a")
+    for _ in range(12):
+        ward.answer("b", 0.05)
+        ward.advance(1.0)
+    assert ward.health("a") is Health.READY
+
+
 def test_a_hang_of_the_whole_cluster_takes_nobody_out() -> None:
     ward = Ward("a", "b", "c")
     for name in "abc":

@@ -201,16 +201,19 @@ class Judge:
     # --- time --------------------------------------------------------------------------
 
     def look(self, flights: Iterable[Flight], now_s: float) -> None:
-        """Once a second or so. `flights` are in order of placement."""
+        """Once a second or so. `flights` are in order of placement: of each node the oldest without
+        a first token is looked at, for the others wait behind it."""
         for node in self._cluster.nodes:
             if node.condition.state is not Health.READY:
                 node.condition.pass_time(now_s)
+        oldest: dict[NodeId, Flight] = {}
         for flight in flights:
-            waited_s = now_s - flight.placed_s
-            if waited_s < OVERDUE_MIN_S:
+            if now_s - flight.placed_s < OVERDUE_MIN_S:
                 break
             if flight.started_s is None and flight.node.alive_s <= flight.placed_s:
-                self._overdue(flight, waited_s, now_s)
+                oldest.setdefault(flight.node.id, flight)
+        for flight in oldest.values():
+            self._overdue(flight, now_s - flight.placed_s, now_s)
 
     def _overdue(self, flight: Flight, waited_s: float, now_s: float) -> None:
         node, predicted = flight.node, flight.predicted
