@@ -134,12 +134,24 @@ def test_who_does_not_stream_makes_room_when_its_prefill_is_taken_to_be_over() -
 def test_very_long_prompts_have_a_share_and_leave_the_rest_to_others() -> None:
     driver = fleet("a", limit=10, long_context_tokens=1_000)
     long = "w" * 8_000
-    effects = [arrive(driver, f"long{i}", long) for i in range(6)]
+    effects = []
+    for number in range(6):
+        effects.append(arrive(driver, f"long{number}", long))
+        driver.start(f"long{number}")
     assert [type(effect) for effect in effects] == [*[Placed] * 5, Held]
     assert isinstance(arrive(driver, "short"), Placed)
     assert driver.settle("short") == []
     room = driver.settle("long0")
     assert [e.request_id for e in room if isinstance(e, Placed)] == ["long5"]
+
+
+def test_half_of_the_nodes_are_never_busy_with_very_long_prompts() -> None:
+    """A node that computes one begins nothing else for seconds, whatever room it has."""
+    driver = fleet("a", "b", "c", "d", limit=10, long_context_tokens=1_000)
+    effects = [arrive(driver, f"long{i}", f"{i}" * 8_000) for i in range(3)]
+    assert [type(effect) for effect in effects] == [Placed, Placed, Held]
+    begun = driver.start("long0")
+    assert [e.request_id for e in begun if isinstance(e, Placed)] == ["long2"]
 
 
 def test_very_long_prompts_go_to_their_pool_where_there_is_one() -> None:

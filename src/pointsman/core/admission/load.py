@@ -99,8 +99,11 @@ class Part:
         return self._share(self.low, 0)
 
     def long_share(self) -> float:
-        """What very long prompts have of them."""
-        return self._share(self.long, 0)
+        """What very long prompts have of them: of slots or blocks, or of the nodes themselves,
+        where one that computes such a prompt begins nothing else for many seconds."""
+        nodes = len(self._nodes)
+        computing = self.long.prefills / nodes if nodes else 0.0
+        return max(computing, self._share(self.long, 0))
 
     def backlog(self, backlog_s: float) -> float:
         """Prefill work that waits, as a share of what may: `backlog_s` on each node, and two
