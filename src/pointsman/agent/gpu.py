@@ -1,7 +1,7 @@
 """What the machine's NVIDIA GPUs say of themselves, by NVML; None where there is none of it.
 
-NVML comes with the driver, its Python module with `pip install nvidia-ml-py`. Both are looked for
-when an agent starts, and nothing here is missed where they are not.
+NVML comes with the driver, its Python module with `pip install 'pointsman[gpu]'`. Both are
+looked for when an agent starts, and nothing here is missed where they are not.
 """
 
 import importlib
