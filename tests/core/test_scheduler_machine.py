@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from pointsman.core.admission_rules import AdmissionRules, QueueOrder
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import (
     Effect,
@@ -23,16 +24,18 @@ from pointsman.core.ids import NodeId
 from pointsman.core.limits import Preemption, Rules, WarmUpRules
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.policies import catalog
-from tests.support.driver import Driver, request
+from tests.support.driver import OPEN_GATE, Driver, request
 
 NODES = st.sampled_from(["a", "b", "c"])
 REQUESTS = st.integers(0, 15).map(lambda i: f"r{i}")
 
 
 class SchedulerMachine(RuleBasedStateMachine):
+    RULES = OPEN_GATE
+
     def __init__(self) -> None:
         super().__init__()
-        self.driver = Driver(SchedulerOptions(queue_length_max=4))
+        self.driver = Driver(SchedulerOptions(queue_length_max=4), self.RULES)
         self.placed: dict[str, NodeId] = {}
         self.held: set[str] = set()
         self.recalled: dict[str, NodeId] = {}
@@ -183,3 +186,20 @@ SchedulerMachine.TestCase.settings = settings(
     max_examples=150, stateful_step_count=50, deadline=None
 )
 TestSchedulerMachine = SchedulerMachine.TestCase
+
+
+class GatedMachine(SchedulerMachine):
+    """With watermarks that are soon reached, and the order by utility."""
+
+    RULES = AdmissionRules(
+        yellow_share=0.3,
+        red_share=0.5,
+        low_share=0.1,
+        order=QueueOrder.UTILITY,
+        long_context_tokens=100,
+        wait_for_nodes_s=3.0,
+    )
+
+
+GatedMachine.TestCase.settings = SchedulerMachine.TestCase.settings
+TestGatedMachine = GatedMachine.TestCase

@@ -16,6 +16,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from pointsman import code_form
 from pointsman.control.api_types import (
+    AdmissionState,
     ExplainBody,
     Feedback,
     NewNode,
@@ -147,6 +148,10 @@ class AdminApi:
                     unsettled=self._service.unsettled,
                     index_bytes=scheduler.index_bytes,
                     decisions_kept=len(self._decisions),
+                ),
+                admission=AdmissionState(
+                    held=scheduler.held_by_lane,
+                    models=tuple(scheduler.admission(self._service.now_s())),
                 ),
                 gateway=self._gateway_state(),
                 keys=self._key_states(),

@@ -12,7 +12,7 @@ from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals,
 from pointsman.core.health import Cause, Health
 from pointsman.core.ids import ModelName, NodeName
 from pointsman.core.stats import Stats
-from pointsman.core.views import HotPrefixView, NodeView
+from pointsman.core.views import AdmissionView, HotPrefixView, NodeView
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +109,13 @@ class Totals(msgspec.Struct, frozen=True):
     decisions_kept: int
 
 
+class AdmissionState(msgspec.Struct, frozen=True):
+    """Who waits, by class of size, and how full the nodes of each model are."""
+
+    held: dict[str, int]
+    models: tuple[AdmissionView, ...]
+
+
 class State(msgspec.Struct, frozen=True):
     """Everything at one moment. `keys` are those with names and what they have used, never
     the keys themselves; `configuration` is where it was read and what came of that. `failures`
@@ -121,6 +128,7 @@ class State(msgspec.Struct, frozen=True):
     models: tuple[ModelCard, ...]
     nodes: tuple[NodeState, ...]
     totals: Totals
+    admission: AdmissionState
     gateway: msgspec.Struct
     keys: tuple[msgspec.Struct, ...]
     configuration: msgspec.Struct

@@ -2,6 +2,7 @@
 
 from pointsman.core import views
 from pointsman.core.admission.admission import Admission
+from pointsman.core.admission.fair import LANE_NAMES
 from pointsman.core.admission.retry_budget import RetryBudget
 from pointsman.core.admission.retry_guard import RetryGuard
 from pointsman.core.block_set import BlockSet
@@ -98,6 +99,15 @@ class State:
         None where there is no such node, or nothing is told of it or believed."""
         node = self._cluster.get(node_id)
         return None if node is None else self._residency.told(node)
+
+    def admission(self, now_s: float) -> list[views.AdmissionView]:
+        """How full the nodes of each model are."""
+        return views.admission_views(self._admission, self.models(), now_s)
+
+    @property
+    def held_by_lane(self) -> dict[str, int]:
+        """How many are held, by their class of size: tokens of prompt and output, at most."""
+        return dict(zip(LANE_NAMES, self._held.lanes, strict=True))
 
     @property
     def held(self) -> int:

@@ -1,16 +1,21 @@
 """Frozen pictures of nodes, for people and metrics."""
 
 from collections.abc import Collection, Iterable
+from math import inf
 
 import msgspec
 
+from pointsman.core.admission.admission import Admission
+from pointsman.core.admission.gate import Watermark
+from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.calibration import Speeds
 from pointsman.core.cost import running_s
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals
 from pointsman.core.health import Cause, Health
-from pointsman.core.ids import ModelName, NodeId, NodeName
+from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
 from pointsman.core.ledger import Ledger
 from pointsman.core.node import Node
+from pointsman.core.request import Request
 from pointsman.core.residency import Residency
 from pointsman.core.self_check import Doubt
 
@@ -137,3 +142,39 @@ def hot_prefix_views(
 
 
 _HASH_MASK = (1 << 64) - 1
+
+
+class AdmissionView(msgspec.Struct, frozen=True, kw_only=True):
+    """How full the nodes of a model are, and what comes of that. `load` is the share taken of
+    their slots or KV blocks, `backlog` of the prompts that may wait on them; `low_share` and
+    `long_share` are what low priority and very long prompts hold. `wait_s` is what a newcomer of
+    normal priority would have to expect if it had to wait; None is without end."""
+
+    model: ModelName
+    watermark: Watermark
+    load: float
+    backlog: float
+    low_share: float
+    long_share: float
+    wait_s: float | None
+
+
+def admission_views(
+    admission: Admission, models: Iterable[ModelCard], now_s: float
+) -> list[AdmissionView]:
+    """Of each model that is served."""
+    return [_admission_view(admission, card.name, now_s) for card in models]
+
+
+def _admission_view(admission: Admission, model: ModelName, now_s: float) -> AdmissionView:
+    newcomer = Request(id=RequestId(""), model=model, prompt=Prompt(Namespace(model), text=b""))
+    part, wait_s = admission.loads.part(newcomer), admission.wait_s(newcomer, now_s)
+    return AdmissionView(
+        model=model,
+        watermark=admission.watermark(newcomer, now_s),
+        load=part.fill(now_s),
+        backlog=admission.backlog(newcomer),
+        low_share=part.low_share(),
+        long_share=part.long_share(),
+        wait_s=None if wait_s == inf else wait_s,
+    )

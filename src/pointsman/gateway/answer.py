@@ -7,8 +7,9 @@ with a status, as an event in the stream, or only by cutting the connection.
 import asyncio
 from typing import Final, NamedTuple
 
+from pointsman.core.decision import Prospect
 from pointsman.core.errors import FAILURE_REASONS, FailureKind, Reason
-from pointsman.core.events import Placed
+from pointsman.core.events import Held, Placed, Refused, Verdict
 from pointsman.core.ids import RequestId
 from pointsman.gateway.heads import STREAM_LINES, Header, RequestHead, reply_pieces, status_line
 from pointsman.gateway.keys import Key
@@ -17,6 +18,7 @@ from pointsman.gateway.replies import (
     NO_RETRY,
     Reply,
     persistence,
+    prospect_lines,
     render,
     stream_error,
     stream_error_of,
@@ -59,6 +61,12 @@ class Answer:
         self._head = head
         self._request_id = request_id
         self._key = key
+        self._prospect: Prospect | None = None
+
+    def heard(self, verdict: Verdict) -> None:
+        """Remember what a request that had to wait was foretold: its answer tells of it."""
+        if isinstance(verdict, Held | Refused) and verdict.decision.prospect is not None:
+            self._prospect = verdict.decision.prospect
 
     # --- the engine's answer ------------------------------------------------------------
 
@@ -114,7 +122,13 @@ class Answer:
                 reply,
                 self._head,
                 request_id=self._request_id,
-                extra=self._shared.cors.lines(self._head.origin) + self._limit_lines(),
+                extra=b"".join(
+                    (
+                        self._shared.cors.lines(self._head.origin),
+                        self._limit_lines(),
+                        prospect_lines(self._prospect),
+                    )
+                ),
                 close=self.closes,
             )
         )
@@ -193,6 +207,8 @@ class Answer:
                 b"x-pointsman-node: %b\r\n" % _field(placed.node),
                 b"x-pointsman-policy: %b\r\n" % _field(placed.decision.policy),
             )
+        if self._prospect is not None:
+            lines.append(prospect_lines(self._prospect))
         self.closes = self.closes or self._shared.draining
         if self._key is not None:
             lines.append(self._limit_lines())

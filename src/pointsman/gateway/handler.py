@@ -103,6 +103,7 @@ class Handler:
         if self._exchange.state is _SETTLED:
             return
         try:
+            self._answer.heard(verdict)
             match verdict:
                 case Placed():
                     self._place(verdict)

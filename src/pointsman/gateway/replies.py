@@ -1,10 +1,11 @@
 """Answers of the gateway's own: errors in OpenAI's shape, CORS, and the bytes around them."""
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, inf
 
 import msgspec
 
+from pointsman.core.decision import Prospect
 from pointsman.core.errors import ANSWERS, Reason
 from pointsman.gateway.heads import RequestHead, status_line
 from pointsman.wire.openai import error_body
@@ -15,6 +16,7 @@ NO_RETRY = b"x-should-retry: false\r\n"
 JSON = b"content-type: application/json\r\n"
 _EXPOSED = (
     b"x-request-id, x-pointsman-node, x-pointsman-policy, x-pointsman-reason, "
+    b"x-pointsman-queue-position, x-pointsman-expected-wait-ms, "
     b"retry-after, retry-after-ms, x-should-retry, "
     b"x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
     b"x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
@@ -102,6 +104,17 @@ def render(
         b"" if no_body else reply.body,
     ]
     return b"".join(parts)
+
+
+def prospect_lines(prospect: Prospect | None) -> bytes:
+    """What a request that had to wait, or could not, was foretold. A wait without end has no
+    milliseconds."""
+    if prospect is None:
+        return b""
+    lines = b"x-pointsman-queue-position: %d\r\n" % prospect.position
+    if prospect.wait_s == inf:
+        return lines
+    return lines + b"x-pointsman-expected-wait-ms: %d\r\n" % round(prospect.wait_s * 1_000)
 
 
 def persistence(head: RequestHead | None, *, close: bool) -> bytes:

@@ -12,10 +12,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import CollectorRegistry
 
+from pointsman.core.admission.gate import Watermark
 from pointsman.core.admission.retry_guard import RetryGuard
 from pointsman.core.health import SERVING, Cause, Health
 from pointsman.core.scheduler import Scheduler
-from pointsman.core.views import HOT_PREFIXES_SHOWN, HotPrefixView, NodeView
+from pointsman.core.views import HOT_PREFIXES_SHOWN, AdmissionView, HotPrefixView, NodeView
 
 _Read = Callable[[NodeView], float | None]
 
@@ -63,6 +64,17 @@ _PREFIX_GAUGES: tuple[tuple[str, str, Callable[[HotPrefixView], float]], ...] = 
     ("hit_ratio", "Share of its requests that went to a holder.", lambda p: p.hit_share),
 )
 
+_LEVELS = {Watermark.GREEN: 0, Watermark.YELLOW: 1, Watermark.RED: 2}
+
+_ADMISSION_GAUGES: tuple[tuple[str, str, Callable[[AdmissionView], float | None]], ...] = (
+    ("load_ratio", "Share taken of slots or KV blocks.", lambda m: m.load),
+    ("backlog_ratio", "Share of the prompts that may wait on engines.", lambda m: m.backlog),
+    ("low_ratio", "What low priority holds.", lambda m: m.low_share),
+    ("long_ratio", "What very long prompts hold.", lambda m: m.long_share),
+    ("watermark", "0 green, 1 yellow, 2 red.", lambda m: _LEVELS[m.watermark]),
+    ("expected_wait_seconds", "What who has to wait may expect.", lambda m: m.wait_s),
+)
+
 _STATS = (
     ("arrived", "Requests that reached the scheduler."),
     ("placed", "Placements, retries included."),
@@ -93,6 +105,8 @@ class ClusterMetrics:
         yield _trust(nodes)
         yield from _spread(nodes)
         yield from self._totals()
+        yield from _admission(self._scheduler.admission(self._now_s()))
+        yield _lanes(self._scheduler.held_by_lane)
         yield from _hot_prefixes(self._scheduler.hot_prefixes(HOT_PREFIXES_SHOWN, self._now_s()))
 
     def _totals(self) -> Iterator[Metric]:
@@ -111,6 +125,27 @@ class ClusterMetrics:
             family = CounterMetricFamily(f"pointsman_scheduler_{name}", help_)
             family.add_metric((), getattr(scheduler.stats, name))
             yield family
+
+
+def _admission(models: Iterable[AdmissionView]) -> Iterator[Metric]:
+    for name, help_, read in _ADMISSION_GAUGES:
+        family = GaugeMetricFamily(f"pointsman_admission_{name}", help_, labels=("model",))
+        for model in models:
+            value = read(model)
+            if value is not None:
+                family.add_metric((model.model,), value)
+        yield family
+
+
+def _lanes(held: Mapping[str, int]) -> Metric:
+    family = GaugeMetricFamily(
+        "pointsman_queue_lane_depth",
+        "Requests in the central queue, by class of size (tokens, at most).",
+        labels=("lane",),
+    )
+    for lane, count in held.items():
+        family.add_metric((lane,), count)
+    return family
 
 
 class StateMetrics:

@@ -167,9 +167,17 @@ class Admission:
         """The share taken of the nodes that could serve it."""
         return self._gate.load(request, now_s)
 
-    def watermark(self, load: float) -> Watermark:
-        """What that share means."""
-        return self._gate.watermark(load)
+    def watermark(self, request: Request, now_s: float) -> Watermark:
+        """What its nodes are at."""
+        return self._gate.watermark(request, now_s)
+
+    def backlog(self, request: Request) -> float:
+        """The share of the prompts that may wait on its nodes."""
+        return self.loads.part(request).backlog(self._rules.backlog_s)
+
+    def wait_s(self, request: Request, now_s: float) -> float:
+        """What it would have to expect if it waited."""
+        return self.prospect(request, Demand(1, 0), now_s).wait_s
 
     # --- helpers -----------------------------------------------------------------------
 

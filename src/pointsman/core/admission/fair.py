@@ -33,6 +33,8 @@ LANE_TOKENS = (1_024, 4_096, 16_384, 65_536)
 LANES = len(LANE_TOKENS) + 1
 """Classes of size, four times as long each: the shortest are served as if they were alone."""
 
+LANE_NAMES = ("1k", "4k", "16k", "64k", "longer")
+
 _STALE_MAX = 64
 _Queue = OrderedDict[RequestId, Waiting]
 

@@ -75,10 +75,13 @@ class Gate:
         """The share taken of the nodes that could serve it."""
         return self._loads.part(request).fill(now_s)
 
-    def watermark(self, load: float) -> Watermark:
-        if load >= self._rules.red_share:
+    def watermark(self, request: Request, now_s: float) -> Watermark:
+        """What its nodes are at."""
+        rules, part = self._rules, self._loads.part(request)
+        fill = part.fill(now_s)
+        if fill >= rules.red_share or part.backlog(rules.backlog_s) >= 1:
             return Watermark.RED
-        return Watermark.YELLOW if load >= self._rules.yellow_share else Watermark.GREEN
+        return Watermark.YELLOW if fill >= rules.yellow_share else Watermark.GREEN
 
     def _is_long_full(self, request: Request, part: Part) -> bool:
         """Whether very long prompts have their share. A pool that is theirs is all theirs."""
