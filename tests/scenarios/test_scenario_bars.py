@@ -16,7 +16,6 @@ from pointsman.cli.replay import replay
 FILES = sorted((Path(__file__).parents[2] / "bench" / "scenarios").glob("*.yaml"))
 
 SHORT_OF: dict[str, frozenset[str]] = {
-    "long-context": frozenset({"long-context flood: ttft_s.p95 (short)"}),
     "node-faults": frozenset(
         {
             "slow tenfold: ttft_s.p99 (from 25 s, until 40 s)",
@@ -28,9 +27,6 @@ SHORT_OF: dict[str, frozenset[str]] = {
             "overload: ttft_s.p99 (priority high, steady)",
             "overload: goodput_tokens (steady)",
         }
-    ),
-    "retry-storm": frozenset(
-        {"retry storm: amplification", "retry storm: ttft_s.p95 (patient, storm)"}
     ),
 }
 """Bars, by file, that are missed so far."""

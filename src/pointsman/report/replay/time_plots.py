@@ -51,6 +51,8 @@ def course(scenario: ScenarioReport, *, name: str, keyed: bool = False) -> str:
             left.set_title(short_label(run.policy), loc="left", fontsize=9, color=INK, pad=3)
             for axes in (left, middle, right):
                 axes.set_xlim(0, run.timeline.edges_s[-1])
+        for axes in drawing.grid[0][1:]:
+            axes.set_ylim(bottom=0)  # of the whole column, once everything is drawn
         _wait_axis(drawing.grid, runs)
         if keyed:
             _key(drawing.grid, runs, waits, causes)
@@ -103,9 +105,9 @@ def _key(
     style = {"frameon": False, "fontsize": 7.5, "labelcolor": INK, "handlelength": 1.2}
     if any(waits):
         grid[0][0].legend(loc="best", **style)
-    loudest = max(range(len(runs)), key=lambda place: len(runs[place].timeline.errors))
-    if causes:
-        grid[loudest][1].legend(loc="best", **style)
+    for row, run in zip(grid, runs, strict=True):
+        if any(line.cause in causes for line in run.timeline.errors):
+            row[1].legend(loc="best", **style)
     titles = ("TTFT p95", "refused or failed", "requests on each node; red: held")
     for axes, title in zip(grid[0], titles, strict=True):
         axes.set_title(title, loc="right", fontsize=8, color=INK, pad=3)
@@ -168,7 +170,6 @@ def _failures(axes: Any, timeline: Timeline, names: Sequence[str]) -> None:
     if not lines:
         middle = {"transform": axes.transAxes, "ha": "center", "va": "center"}
         axes.text(0.5, 0.5, "none", color=INK, fontsize=8, **middle)
-    axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} /s")
 
 
@@ -185,4 +186,3 @@ def _loads(axes: Any, series: Series) -> None:
         axes.plot(series.times_s, means, color=SERIES[0], linewidth=1.2)
     if any(series.held):
         axes.plot(series.times_s, series.held, color=SERIES[3], linewidth=1.3)
-    axes.set_ylim(bottom=0)
