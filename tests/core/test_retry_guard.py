@@ -89,6 +89,21 @@ def test_a_hammering_client_is_told_to_wait_longer_and_longer_up_to_a_bound() ->
     assert 20.0 <= waits[-1] <= 20.0 * (1 + JITTER)
 
 
+def test_what_ends_without_a_retry_after_runs_no_more() -> None:
+    """Else it would count as running for ever, and whoever sends it again as one too many."""
+    it = Guarded(room=True)
+    for _ in range(2):
+        it.arrive("a", "x")
+        it.leave("a", "x")
+        it.now_s += 10.0
+    it.arrive("a", "x")
+    asked = request("r", "x", client="a")
+    assert it.guard.told(asked, Reason.FIRST_TOKEN_TIMEOUT, None, it.now_s, ran=True) is None
+    it.room = False
+    it.now_s += 30.0
+    assert it.arrive("a", "x") is None
+
+
 def test_strikes_are_forgotten_with_time() -> None:
     it = Guarded()
     it.send("a", "x")

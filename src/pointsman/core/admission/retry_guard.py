@@ -108,15 +108,16 @@ class RetryGuard:
     ) -> float | None:
         """The request is refused, and room is expected in `wait_s`: what to tell its client.
         `ran` if an engine has worked for it."""
+        is_penalty = reason is Reason.RETRY_EARLY or reason is Reason.RETRY_STORM
+        if not is_penalty:
+            self._over(request)
         least_s = ANSWERS[reason].retry_after_s
         if wait_s is None or least_s is None:
             return None
         turned = self._note(request, now_s, gave_up=False, ran=ran)
         client = self._clients.get(request.client)
-        if reason is not Reason.RETRY_EARLY and reason is not Reason.RETRY_STORM:
+        if not is_penalty:
             self._pressure.refused(now_s)
-            if turned is not None and turned.running:
-                turned.running -= 1
         wait_s = max(wait_s, self._pressure.wait_s(least_s, now_s))
         if turned is not None:
             grown_s = wait_s * exp2(turned.strikes(now_s, self._rules.strike_half_life_s))
@@ -130,11 +131,15 @@ class RetryGuard:
     def settled(self, request: Request, outcome: Outcome, now_s: float, *, ran: bool) -> None:
         """A request is over. If its client left, or it took too long, it may be back at once;
         `ran` if an engine has worked for it."""
+        self._over(request)
+        if outcome.end is _CLIENT_GONE or outcome.end is _TIMEOUT:
+            self._gave_up(request, now_s, ran=ran)
+
+    def _over(self, request: Request) -> None:
+        """It was let in, and does not run any more."""
         turned = self._known(request)
         if turned is not None and turned.running:
             turned.running -= 1
-        if outcome.end is _CLIENT_GONE or outcome.end is _TIMEOUT:
-            self._gave_up(request, now_s, ran=ran)
 
     def _gave_up(self, request: Request, now_s: float, *, ran: bool) -> None:
         turned = self._note(request, now_s, gave_up=True, ran=ran)
