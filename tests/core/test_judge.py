@@ -6,6 +6,7 @@ import pytest
 
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import (
+    NodeDraining,
     NodeJudged,
     NodeProbed,
     NodeReported,
@@ -166,6 +167,22 @@ def test_many_poison_requests_at_once_take_a_node_out_for_a_moment_only() -> Non
         ward.fail(request_id, FailureKind.ERROR)
     assert {ward.health(name) for name in "abc"} == {Health.READY}
     assert Cause.FORGIVEN in {turn.cause for turn in ward.turns}
+
+
+def test_more_failures_than_are_kept_are_forgiven_one_by_one() -> None:
+    """The last node fails on whatever comes, and stays; then a second one fails alike."""
+    ward = Ward("a")
+    poison = [f"poison {number}" for number in range(80)]
+    for prompt in poison:
+        ward.arrive(f"{prompt} first", prompt)
+        ward.fail(f"{prompt} first", FailureKind.ERROR)
+    assert ward.view("a").failures == 80
+    ward.ready("b")
+    ward.step(NodeDraining(ward.ids["a"], draining=True))
+    for prompt in poison:
+        ward.arrive(f"{prompt} again", prompt)
+        ward.fail(f"{prompt} again", FailureKind.ERROR)
+    assert [ward.view(name).failures for name in "ab"] == [0, 0]
 
 
 def test_two_nodes_that_fail_differently_are_both_counted() -> None:

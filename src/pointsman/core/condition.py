@@ -173,7 +173,8 @@ class Condition:
         if not self.failures:
             return
         self.failures -= 1
-        self._failed_s.pop()
+        if self._failed_s:  # the latest only: there may have been more failures than are kept
+            self._failed_s.pop()
         if self.cause is not Cause.ERRORS or self.failures >= self.rules.request_failures_max:
             return
         if self.state is Health.OPEN:
