@@ -2,6 +2,7 @@
 
 import pytest
 
+from pointsman.core.admission.load import PARTS_MAX
 from pointsman.core.admission_rules import AdmissionRules
 from pointsman.core.errors import FailureKind, Reason
 from pointsman.core.events import Effect, Held, NodeProbed, Placed, Refused, RulesChanged
@@ -260,3 +261,11 @@ def test_a_failed_attempt_does_not_come_to_the_gate_again() -> None:
     arrive(driver, "high", priority=HIGH)
     (again, *_) = driver.fail("fill0", FailureKind.CLOSED)
     assert isinstance(again, Placed)
+
+
+def test_models_that_nobody_serves_take_no_memory() -> None:
+    driver = fleet("a")
+    for number in range(PARTS_MAX + 10):
+        driver.arrive(f"r{number}", model=f"no such model {number}")
+    loads = driver.scheduler._admission.loads
+    assert len(loads._parts) <= 1

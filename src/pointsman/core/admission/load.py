@@ -198,7 +198,9 @@ class Loads:
                 key = (request.model, None, None, ())
                 part = self._parts.get(key)
             if part is None:
-                part = self._parts[key] = self._grouped(key, request)
+                part = self._grouped(key, request)
+                if part.nodes:  # clients may name models without end that nobody serves
+                    self._parts[key] = part
         return part
 
     def book(
