@@ -6,6 +6,7 @@ from pointsman.core.errors import FailureKind, Reason
 from pointsman.core.events import (
     Effect,
     Held,
+    ModelCard,
     NodeProbed,
     Placed,
     RecallCause,
@@ -14,7 +15,7 @@ from pointsman.core.events import (
     RulesChanged,
 )
 from pointsman.core.health import Cause
-from pointsman.core.ids import NodeName
+from pointsman.core.ids import ModelName, NodeName
 from pointsman.core.limits import (
     BUSY_MEMORY_S,
     PREEMPTED_MAX,
@@ -69,6 +70,48 @@ def test_the_room_that_was_given_up_goes_to_the_urgent_and_not_back() -> None:
     assert [type(effect) for effect in told] == [Held, Placed]
     assert isinstance(told[1], Placed)
     assert told[1].request_id == "high"
+
+
+def test_the_room_goes_to_the_urgent_where_the_queue_is_full_too() -> None:
+    driver = crowded(limit=1, queue_length_max=1)
+    effects = driver.arrive("high", priority=HIGH)
+    assert recalls(effects) == ["low0"]
+    told = driver.fail("low0", FailureKind.RECALLED)
+    assert [type(effect) for effect in told] == [Held, Placed]
+    assert told[1].request_id == "high"  # type: ignore[union-attr]  # it was placed
+
+
+def test_a_full_queue_does_not_grow_by_those_who_are_recalled() -> None:
+    driver = Driver(SchedulerOptions(queue_length_max=1))
+    for name in "ab":
+        driver.join(name, concurrency_max=1)
+        driver.describe(name)
+    for request_id in ("r0", "r1"):
+        driver.arrive(request_id)
+    driver.arrive("low", priority=LOW)
+    driver.now_s += 5.0
+    told = driver.obey(down(driver, "a"))
+    assert [e.reason for e in told if isinstance(e, Refused)] == [Reason.QUEUE_FULL]
+    assert not any(waiting.request.id == "low" for waiting in driver.scheduler._held)
+    assert driver.scheduler.held == 1
+
+
+def test_who_was_recalled_does_not_wait_for_the_urgent_of_another_model() -> None:
+    driver = Driver()
+    driver.join("a", concurrency_max=1)
+    driver.describe("a")
+    for name in "bc":
+        driver.join(name, concurrency_max=1)
+        driver.describe(name, models=(ModelCard(name=ModelName("other")),))
+    driver.arrive("runs", priority=HIGH)
+    driver.start("runs")
+    assert isinstance(driver.arrive("urgent", priority=HIGH)[0], Held)
+    (placed,) = driver.arrive("r", model="other")
+    assert isinstance(placed, Placed)
+    driver.now_s += 100.0
+    told = driver.obey(down(driver, placed.node))
+    again = [effect for effect in told if isinstance(effect, Placed)]
+    assert [effect.request_id for effect in again] == ["r"]
 
 
 def test_nobody_gives_way_where_that_does_not_help() -> None:

@@ -29,6 +29,7 @@ from pointsman.core.events import (
     Tick,
 )
 from pointsman.core.flight import Flight, check_hits, learn
+from pointsman.core.ids import ModelName
 from pointsman.core.limits import DECISION_ROWS_MAX, FLIGHTS_MAX, HELD_SCAN_MAX, PRIORITY_MAX
 from pointsman.core.membership import NODE_EVENTS, Change, NodeEvent
 from pointsman.core.options import SchedulerOptions
@@ -173,12 +174,12 @@ class Scheduler(State):
         return [again, *self._recalls.rescue(now_s), *self._retry_held(now_s)]
 
     def _queue_again(self, attempt: Attempt, now_s: float) -> list[Effect]:
-        """Who was recalled waits among the others, who may be more urgent."""
+        """Who was recalled waits among the others, who may be more urgent. Where that is one too
+        many, the least urgent is refused once somebody has had the room that was given up."""
         self.stats.recalled += 1
-        is_full, request = self._held.full, attempt.request
-        recalled = Hold("recalled")
-        route = self._route(attempt, now_s) if is_full else self._unseen(request, recalled)
-        return [self._place(attempt, route, now_s), *self._retry_held(now_s)]
+        route = self._unseen(attempt.request, Hold("recalled"))
+        held = self._place(attempt, route, now_s)
+        return [held, *self._retry_held(now_s), *self._make_way(now_s)]
 
     def _place_again(self, flight: Flight, kind: FailureKind, now_s: float) -> Effect:
         attempt, reason = flight.next_attempt(), FAILURE_REASONS[kind]
@@ -237,16 +238,16 @@ class Scheduler(State):
         gate lets nobody pass."""
         effects: list[Effect] = []
         missed: list[Waiting] = []
-        urgent = -PRIORITY_MAX
+        urgent: dict[ModelName, int] = {}  # of those that find no room, the highest priority
         while len(missed) < HELD_SCAN_MAX and (waiting := self._admission.take(now_s)) is not None:
-            attempt = waiting.attempt
-            if gives_way(attempt, urgent):
+            attempt, model = waiting.attempt, waiting.request.model
+            if gives_way(attempt, urgent.get(model, -PRIORITY_MAX)):
                 missed.append(waiting)  # the room it gave up is not for itself
                 continue
             route = self._route(attempt, now_s, len(missed))
             if self._admission.waits_on(route.answer):
                 missed.append(waiting)
-                urgent = max(urgent, attempt.request.priority)
+                urgent[model] = max(urgent.get(model, -PRIORITY_MAX), attempt.request.priority)
             else:
                 effects.append(self._place(attempt, route, now_s))
         if effects or missed:

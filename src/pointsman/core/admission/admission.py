@@ -92,9 +92,11 @@ class Admission:
         """Why it cannot wait with this prospect: the queue is full of others as urgent, or it
         would wait for longer than it may. Who was let in before is not judged by that again."""
         request = attempt.request
+        if attempt.recalls:
+            return None
         if self.held.full and not self.held.has_less_urgent(request):
             return Refusal(Reason.QUEUE_FULL, f"{len(self.held)} requests wait already.")
-        return None if attempt.recalls or attempt.tried else self._too_late(request, prospect)
+        return None if attempt.tried else self._too_late(request, prospect)
 
     def hold(self, attempt: Attempt, demand: Demand, now_s: float) -> None:
         """Queue it; for another time than usual where there is no node at all."""
