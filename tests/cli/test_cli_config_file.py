@@ -84,6 +84,11 @@ def test_variables_may_stand_for_numbers_and_have_defaults(tmp_path: Path) -> No
     assert (config.listen.port, config.admin.port) == (9000, 9001)
 
 
+def test_a_word_that_yaml_takes_for_a_truth_value_needs_no_quotes(tmp_path: Path) -> None:
+    config = load(tmp_path, "engines: []\nretries: {preemption: off}\n")
+    assert config.retries.preemption == "off"
+
+
 def test_a_dollar_can_be_written(tmp_path: Path) -> None:
     config = load(tmp_path, "engines: []\nlisten:\n  api_keys: ['a$${B}']\n")
     assert config.listen.api_keys == ("a${B}",)

@@ -165,20 +165,20 @@ class _Reader:
                 node, f"the variable {unset} is not set; ${{{unset}:-VALUE}} defaults it"
             )
             return None
-        value = self._scalar(node, wants_text=isinstance(kind, inspect.StrType))
+        value = self._scalar(node, kind)
         if problem := _violation(value, kind):
             self._complain(node, f"{_name(path)}: {problem}")
         return value
 
-    def _scalar(self, node: yaml.ScalarNode, *, wants_text: bool) -> object:
+    def _scalar(self, node: yaml.ScalarNode, kind: inspect.Type) -> object:
         text = _VARIABLE.sub(self._variable, str(node.value))
         tag = node.tag
         resolve: Callable[..., object] = self._resolver.resolve
         if text != node.value and node.style is None:  # ${PORT} may stand for a number
             tag = str(resolve(yaml.ScalarNode, text, (True, False)))
         plain = yaml.ScalarNode(tag, text, node.start_mark, node.end_mark)
-        if wants_text and not tag.endswith((":bool", ":null")):
-            return text  # a name may look like a number: 7, 1e5, 2024-01-01
+        if _is_text(text, tag, kind):
+            return text
         try:
             value: object = self._resolver.construct_object(plain)
         except (yaml.YAMLError, ValueError):
@@ -211,6 +211,20 @@ def _bare(kind: inspect.Type, node: yaml.Node) -> inspect.Type:
         fitting = [each for each in rest if isinstance(each, inspect.StructType) is structs]
         return _bare((fitting or rest)[0], node) if len(fitting or rest) == 1 else kind
     return kind
+
+
+def _is_text(text: str, tag: str, kind: inspect.Type) -> bool:
+    """Whether a leaf is meant as it is written: a name may look like a number (7, 1e5,
+    2024-01-01), and one of several words like a truth value (off)."""
+    match kind:
+        case inspect.LiteralType(values=values):
+            return text in values
+        case inspect.EnumType(cls=cls):
+            return text in [each.value for each in cls]
+        case inspect.StrType():
+            return not tag.endswith((":bool", ":null"))
+        case _:
+            return False
 
 
 def _violation(value: object, kind: inspect.Type) -> str:
