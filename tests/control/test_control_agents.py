@@ -73,10 +73,12 @@ def whole(seq: int, blocks: list[BlockHash], stored: list[BlockHash]) -> Heartbe
 
 
 @asynccontextmanager
-async def announced(cluster: Cluster, agents: AgentListener) -> AsyncIterator[RawAgent]:
+async def announced(
+    cluster: Cluster, agents: AgentListener, spec: NodeSpec = SPEC
+) -> AsyncIterator[RawAgent]:
     raw = await RawAgent.connect(agents.port)
     await raw.greet()
-    await raw.send(Announce(0, 1, SPEC, FACTS))
+    await raw.send(Announce(0, 1, spec, FACTS))
     await eventually(lambda: bool(cluster.scheduler.nodes(0.0)))
     try:
         yield raw
@@ -346,6 +348,25 @@ async def test_the_later_of_two_connections_of_one_agent_counts() -> None:
         await second.send(beat(1))
         assert isinstance(await second.next(), Compare | Ack)
         assert cluster.fleet.status(NodeName("e")).events == "told by agent raw"  # type: ignore[union-attr]  # it exists
+
+
+async def test_an_engine_that_a_restarted_agent_has_no_more_is_looked_at_from_here() -> None:
+    async with (
+        listening() as (cluster, agents),
+        fake_engine() as engine,
+        announced(cluster, agents, NodeSpec(name=NodeName("e"), url=engine.url)) as first,
+    ):
+        second = await RawAgent.connect(agents.port)
+        await second.greet(boot=2)
+        assert isinstance(await first.next(), Refusal)
+        await eventually(lambda: not cluster.fleet._links[NodeName("e")].attended.is_set())
+        await second.close()
+
+
+async def test_an_agent_cannot_have_one_engine_twice() -> None:
+    async with listening() as (cluster, agents), announced(cluster, agents) as raw:
+        await raw.send(Announce(1, 1, SPEC, FACTS))
+        assert await raw.next() == Refusal(f"{SPEC.url} is its engine 0 already", 1)
 
 
 async def test_a_node_that_an_operator_removes_stays_away_until_it_is_added_again() -> None:

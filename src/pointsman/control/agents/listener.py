@@ -118,12 +118,14 @@ class AgentListener:
         self._by_agent[session.agent] = session
         if before is not None:
             before.refuse("another connection of the same agent replaces this one")
+            for engine in before.engines.values():  # which it may not have any more
+                self._lost(engine, None)
         log.info("agent %s is connected", session.agent)
 
     def announced(self, session: AgentSession, frame: Announce) -> str:
         engine = session.engines.get(frame.engine)
         if engine is None:
-            problem = _problem(frame)
+            problem = _problem(frame) or _namesake(frame, session)
             if problem:
                 return problem
             try:
@@ -203,6 +205,14 @@ def _problem(frame: Announce) -> str:
     if problem := url_problem(spec.url):
         return problem
     return _facts_problem(frame.facts) if frame.facts is not None else ""
+
+
+def _namesake(frame: Announce, session: AgentSession) -> str:
+    """Why it is not another engine of the agent's; else empty."""
+    for engine in session.engines.values():
+        if engine.link.spec.url == frame.spec.url and not engine.is_removed:
+            return f"{frame.spec.url} is its engine {engine.number} already"
+    return ""
 
 
 def _facts_problem(facts: NodeFacts) -> str:
