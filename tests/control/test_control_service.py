@@ -314,6 +314,7 @@ def test_the_policy_changes_for_the_next_decision() -> None:
     house = House(nodes=2)
     house.service.choose_policy("least_request")
     (verdict,) = house.arrive("r")
+    assert isinstance(verdict, Placed)
     assert verdict.decision.policy == "least_request"
 
 

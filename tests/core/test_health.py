@@ -26,7 +26,6 @@ class Patient:
         self.condition = Condition(rules, self.turns.append)
         self.condition.described(0.0, warms=warms)
 
-    @property
     def state(self) -> Health:
         return self.condition.state
 
@@ -55,7 +54,7 @@ class Patient:
 def broken(rules: HealthRules = RULES) -> Patient:
     patient = Patient(rules)
     patient.fail(3)
-    assert patient.state is Health.OPEN
+    assert patient.state() is Health.OPEN
     return patient
 
 
@@ -73,11 +72,11 @@ def test_every_state_can_be_reached_and_only_the_last_has_no_way_on() -> None:
 def test_failures_in_a_row_raise_suspicion_and_then_take_a_node_out() -> None:
     patient = Patient()
     patient.fail()
-    assert patient.state is Health.READY
+    assert patient.state() is Health.READY
     patient.fail()
-    assert (patient.state, patient.condition.weight) == (Health.SUSPECT, 0.25)
+    assert (patient.state(), patient.condition.weight) == (Health.SUSPECT, 0.25)
     patient.fail()
-    assert (patient.state, patient.condition.cause) == (Health.OPEN, Cause.ERRORS)
+    assert (patient.state(), patient.condition.cause) == (Health.OPEN, Cause.ERRORS)
     assert patient.condition.detail == "requests fail: error"
 
 
@@ -86,14 +85,14 @@ def test_a_success_between_failures_starts_the_count_again() -> None:
     for _ in range(5):
         patient.fail(2)
         patient.succeed(whole=False)
-    assert patient.state is Health.READY
+    assert patient.state() is Health.READY
 
 
 def test_failures_far_apart_are_one_trouble_only_if_they_are_many() -> None:
     patient = Patient()
     for failures in range(1, 7):
         patient.fail()
-        assert (patient.state is Health.OPEN) == (failures == 6)
+        assert (patient.state() is Health.OPEN) == (failures == 6)
         patient.now_s += 20.0
 
 
@@ -102,46 +101,46 @@ def test_who_breaks_off_every_answer_is_not_cleared_by_beginning_the_next() -> N
     for _ in range(3):
         patient.succeed(whole=False)
         patient.condition.failed(FailureKind.CLOSED, 0.0, spared=False, began=True)
-    assert patient.state is Health.OPEN
+    assert patient.state() is Health.OPEN
 
 
 def test_the_last_node_stays_in_service_suspected() -> None:
     patient = Patient()
     patient.fail(20, spared=True)
-    assert patient.state is Health.SUSPECT
+    assert patient.state() is Health.SUSPECT
 
 
 def test_probes_count_down_and_up() -> None:
     patient = Patient()
     patient.probe(False)
-    assert patient.state is Health.READY
+    assert patient.state() is Health.READY
     patient.probe(False)
-    assert patient.state is Health.SUSPECT
+    assert patient.state() is Health.SUSPECT
     patient.succeed()
-    assert patient.state is Health.SUSPECT, "requests that are answered do not mend probes"
+    assert patient.state() is Health.SUSPECT, "requests that are answered do not mend probes"
     patient.probe(False)
-    assert (patient.state, patient.condition.detail) == (Health.OPEN, "health probes fail")
+    assert (patient.state(), patient.condition.detail) == (Health.OPEN, "health probes fail")
     patient.wait(120.0)
-    assert patient.state is Health.OPEN, "time does not bring back who fails its probes"
+    assert patient.state() is Health.OPEN, "time does not bring back who fails its probes"
     patient.probe(True, False, True, False, True)
-    assert patient.state is Health.OPEN
+    assert patient.state() is Health.OPEN
     patient.probe(True)
-    assert patient.state is Health.WARMING
+    assert patient.state() is Health.WARMING
 
 
 def test_good_probes_do_not_close_the_circuit_to_an_engine_that_fails_requests() -> None:
     patient = broken()
     patient.probe(*[True] * 50)
-    assert patient.state is Health.OPEN
+    assert patient.state() is Health.OPEN
 
 
 def test_who_could_not_be_reached_may_try_when_probes_reach_it() -> None:
     patient = Patient()
     patient.fail(3, FailureKind.UNREACHABLE)
     patient.probe(True)
-    assert patient.state is Health.OPEN
+    assert patient.state() is Health.OPEN
     patient.probe(True)
-    assert patient.state is Health.HALF_OPEN
+    assert patient.state() is Health.HALF_OPEN
 
 
 def test_an_open_node_tries_again_later_each_time_up_to_a_bound() -> None:
@@ -149,7 +148,7 @@ def test_an_open_node_tries_again_later_each_time_up_to_a_bound() -> None:
     waits = []
     for _ in range(6):
         began_s = patient.now_s
-        while patient.state is Health.OPEN:
+        while patient.state() is Health.OPEN:
             patient.wait(1.0)
         waits.append(patient.now_s - began_s)
         patient.fail()
@@ -165,7 +164,7 @@ def test_a_trial_is_one_request_of_low_priority_until_that_takes_too_long() -> N
     patient = broken()
     patient.wait(5.0)
     condition = patient.condition
-    assert patient.state is Health.HALF_OPEN
+    assert patient.state() is Health.HALF_OPEN
     assert condition.may_take(0, 10.0, PRIORITY_LOW)
     assert not condition.may_take(0, 10.0, PRIORITY_NORMAL)
     patient.wait(1.0)
@@ -180,15 +179,15 @@ def test_a_trial_that_is_answered_lets_the_node_warm_up() -> None:
     patient = broken()
     patient.wait(5.0)
     patient.succeed(whole=False)
-    assert (patient.state, patient.condition.weight) == (Health.WARMING, 0.5)
+    assert (patient.state(), patient.condition.weight) == (Health.WARMING, 0.5)
     patient.wait(10.0)
-    assert (patient.state, patient.condition.weight) == (Health.READY, 1.0)
+    assert (patient.state(), patient.condition.weight) == (Health.READY, 1.0)
 
 
 def test_what_a_request_does_wrong_is_taken_back() -> None:
     patient = broken()
     patient.condition.forgive(0.0)
-    assert (patient.state, patient.condition.cause) == (Health.READY, Cause.FORGIVEN)
+    assert (patient.state(), patient.condition.cause) == (Health.READY, Cause.FORGIVEN)
     patient.condition.forgive(0.0)
     assert patient.condition.failures == 0
 
@@ -197,18 +196,18 @@ def test_a_trial_with_a_poison_request_decides_nothing() -> None:
     patient = broken()
     patient.wait(5.0)
     patient.fail()
-    assert patient.state is Health.OPEN
+    assert patient.state() is Health.OPEN
     patient.condition.forgive(patient.now_s)
-    assert patient.state is Health.HALF_OPEN
+    assert patient.state() is Health.HALF_OPEN
 
 
 def test_suspicion_fades_when_nothing_confirms_it() -> None:
     patient = Patient()
     patient.fail(2)
     patient.wait(9.0)
-    assert patient.state is Health.SUSPECT
+    assert patient.state() is Health.SUSPECT
     patient.wait(1.0)
-    assert patient.state is Health.READY
+    assert patient.state() is Health.READY
 
 
 def test_one_long_answer_is_no_slow_node() -> None:
@@ -227,7 +226,7 @@ def test_a_new_node_warms_with_time_and_sooner_with_good_first_tokens() -> None:
     slowly, soon, badly = (Patient(warms=True) for _ in range(3))
     assert slowly.condition.weight == 0.1
     for patient, ratio in ((slowly, None), (soon, 1.0), (badly, 5.0)):
-        while patient.state is Health.WARMING:
+        while patient.state() is Health.WARMING:
             patient.wait(1.0)
             for _ in range(5 if ratio else 0):
                 patient.condition.first_token(ratio or 0.0, patient.now_s)
@@ -235,18 +234,18 @@ def test_a_new_node_warms_with_time_and_sooner_with_good_first_tokens() -> None:
 
 
 def test_slow_start_can_be_switched_off() -> None:
-    assert Patient(HealthRules(slow_start_s=0.0), warms=True).state is Health.READY
+    assert Patient(HealthRules(slow_start_s=0.0), warms=True).state() is Health.READY
 
 
 def test_suspicion_in_the_middle_of_warming_goes_back_to_warming() -> None:
     patient = Patient(warms=True)
     patient.wait(3.0)
     patient.fail(2)
-    assert patient.state is Health.SUSPECT
+    assert patient.state() is Health.SUSPECT
     patient.succeed()
-    assert patient.state is Health.WARMING
+    assert patient.state() is Health.WARMING
     patient.wait(30.0)
-    assert patient.state is Health.READY
+    assert patient.state() is Health.READY
 
 
 def test_nothing_moves_who_is_gone() -> None:
@@ -255,7 +254,7 @@ def test_nothing_moves_who_is_gone() -> None:
     patient.fail(9)
     patient.probe(False, False, False, True, True)
     patient.wait(99.0)
-    assert patient.state is Health.GONE
+    assert patient.state() is Health.GONE
     with pytest.raises(AssertionError):
         patient.condition.left()
 
@@ -306,5 +305,5 @@ def test_whatever_is_reported_every_step_is_in_the_table(
     for _ in range(9):
         patient.wait(60.0)
         patient.succeed()
-    assert patient.state is Health.READY, "whoever is well again is back some time"
-    assert patient.state in SERVING
+    assert patient.state() is Health.READY, "whoever is well again is back some time"
+    assert patient.state() in SERVING

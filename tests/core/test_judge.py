@@ -6,6 +6,8 @@ import pytest
 
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import (
+    Effect,
+    Event,
     NodeDraining,
     NodeJudged,
     NodeProbed,
@@ -43,7 +45,7 @@ class Ward(Driver):
         for node in self.scheduler._cluster.nodes:
             teach(node.calibration)
 
-    def step(self, event):  # type: ignore[no-untyped-def]  # as the driver's
+    def step(self, event: Event) -> list[Effect]:
         effects = super().step(event)
         self.turns += [effect for effect in effects if isinstance(effect, Turned)]
         return effects
@@ -54,11 +56,11 @@ class Ward(Driver):
     def health(self, name: str) -> Health:
         return self.view(name).health
 
-    def place(self, name: str, **fields: object) -> str:
+    def place(self, name: str, text: str = "hello", **fields: object) -> str:
         """A request that is placed on `name`, now."""
         for _ in range(50):
             request_id = f"r{next(self._ids)}"
-            (effect,) = self.arrive(request_id, stream=True, **fields)
+            (effect,) = self.arrive(request_id, text, stream=True, **fields)
             assert isinstance(effect, Placed), effect
             if effect.node == name:
                 return request_id
@@ -364,7 +366,9 @@ def test_a_queue_that_grows_while_nothing_comes_is_seen_before_anything_is_overd
     for name in "ab":
         ward.join(name, pool=name)
         ward.describe(name)
-        teach(ward.scheduler._cluster.named(NodeName(name)).calibration)
+        node = ward.scheduler._cluster.named(NodeName(name))
+        assert node is not None
+        teach(node.calibration)
     ward.place("a", pool="a")
     ward.now_s += 1.5
     for waiting in range(QUEUE_GROWTHS_MAX + 2):

@@ -144,7 +144,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.take(self.driver.step(NodeDraining(self.driver.ids[name], draining)))
 
     @rule(preemption=st.sampled_from(Preemption), prefixes=st.integers(0, 2))
-    def rules(self, preemption: Preemption, prefixes: int) -> None:
+    def change_rules(self, preemption: Preemption, prefixes: int) -> None:
         warm_up = WarmUpRules(prefixes=prefixes, within_s=3.0)
         rules = Rules(queue_length_max=4, preemption=preemption, warm_up=warm_up)
         self.take(self.driver.step(RulesChanged(rules)))

@@ -69,7 +69,7 @@ def test_what_it_computed_is_credited() -> None:
     warmed(driver, warm_up.node_id, f"{PREFIX}5")
     warmed(driver, warm_up.node_id, None)
     decision = driver.scheduler.explain(request("x", f"{PREFIX}new"), driver.now_s)
-    hits = {row.node: row.hit_tokens for row in decision.candidates}
+    hits = {str(row.node): row.hit_tokens for row in decision.candidates}
     assert hits["new"] == hits["a"] > 0
 
 
