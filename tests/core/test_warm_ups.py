@@ -1,10 +1,17 @@
 """Nodes that compute what is hot before they get work."""
 
+from collections.abc import Callable
+
+import pytest
+
+from pointsman.core.errors import FailureKind
 from pointsman.core.events import (
     CacheChanged,
     Effect,
     IndexTrust,
     IndexTrusted,
+    ModelCard,
+    NodeDraining,
     NodeLeft,
     NodeProbed,
     NodeWarmed,
@@ -12,10 +19,10 @@ from pointsman.core.events import (
     RulesChanged,
     WarmUp,
 )
-from pointsman.core.ids import NodeId
-from pointsman.core.limits import PROBE_FAILURES_MAX, Rules, WarmUpRules
+from pointsman.core.ids import ModelName, NodeId
+from pointsman.core.limits import PASSIVE_FAILURES_MAX, PROBE_FAILURES_MAX, Rules, WarmUpRules
 from pointsman.core.options import SchedulerOptions
-from tests.support.driver import Driver, request
+from tests.support.driver import MODEL, Driver, request
 
 PREFIX = "You are a helpful assistant. " * 100
 RULES = WarmUpRules(prefixes=2, within_s=5.0)
@@ -99,6 +106,46 @@ def test_rather_a_cold_node_than_none() -> None:
         driver.step(NodeProbed(driver.ids["a"], healthy=False))
     assert join(driver) == []
     assert placed_on(driver) == {"new"}
+
+
+def leave(driver: Driver) -> None:
+    driver.step(NodeLeft(driver.ids["a"]))
+
+
+def drain(driver: Driver) -> None:
+    driver.step(NodeDraining(driver.ids["a"], draining=True))
+
+
+def go_down(driver: Driver) -> None:
+    for _ in range(PROBE_FAILURES_MAX):
+        driver.step(NodeProbed(driver.ids["a"], healthy=False))
+
+
+def find_nobody(driver: Driver) -> None:
+    for _ in range(PASSIVE_FAILURES_MAX):
+        driver.arrive(f"f{driver.now_s}")
+        driver.fail(f"f{driver.now_s}", FailureKind.UNREACHABLE)
+        driver.now_s += 0.01
+
+
+@pytest.mark.parametrize("happen", [leave, drain, go_down, find_nobody])
+def test_a_warm_up_ends_when_nobody_else_serves_any_more(
+    happen: Callable[[Driver], None],
+) -> None:
+    driver = busy("a")
+    assert join(driver)
+    assert placed_on(driver) == {"a"}
+    happen(driver)
+    assert placed_on(driver) == {"new"}
+
+
+def test_who_alone_serves_a_model_or_a_pool_is_not_withheld() -> None:
+    driver = busy("a", "b")
+    driver.join("other")
+    cards = (ModelCard(name=MODEL), ModelCard(name=ModelName("other")))
+    assert warm_ups(driver.describe("other", models=cards)) == []
+    driver.join("pooled", pool="long")
+    assert warm_ups(driver.describe("pooled")) == []
 
 
 def test_nothing_hot_or_switched_off_means_no_warm_up() -> None:

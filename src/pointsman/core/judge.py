@@ -105,7 +105,7 @@ class Judge:
             return
         kind = _BROKEN_OFF.get(outcome.end)
         if kind is not None:
-            spared = self._is_last(node)
+            spared = self.is_last(node)
             began = flight.started_s is not None
             node.condition.failed(kind, now_s, spared=spared, began=began)
 
@@ -117,7 +117,7 @@ class Judge:
         node = flight.node
         if kind in _MAY_BE_THE_REQUESTS and self._is_poison(flight, kind, now_s):
             return
-        spared = kind is not FailureKind.UNREACHABLE and self._is_last(node)
+        spared = kind is not FailureKind.UNREACHABLE and self.is_last(node)
         node.condition.failed(kind, now_s, spared=spared, began=False)
 
     def _is_poison(self, flight: Flight, kind: FailureKind, now_s: float) -> bool:
@@ -196,7 +196,7 @@ class Judge:
             node.alive_s = now_s
             node.condition.succeeded(now_s, whole=True)
         else:
-            node.condition.blamed(event.cause, event.detail, now_s, spared=self._is_last(node))
+            node.condition.blamed(event.cause, event.detail, now_s, spared=self.is_last(node))
 
     # --- time --------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class Judge:
         detail = f"nothing has come for {waited_s:.0f} s, and {foreseen_s:.1f} s was foreseen"
         node.condition.suspect(Cause.OVERDUE, detail, now_s, weight=SUSPECT_WEIGHT_MIN)
         on_trial = node.condition.state is Health.HALF_OPEN
-        if (on_trial or waited_s >= 2 * due_s) and not self._is_last(node):
+        if (on_trial or waited_s >= 2 * due_s) and not self.is_last(node):
             node.condition.give_up(Cause.OVERDUE, detail, now_s)
 
     def warms(self, node: Node, now_s: float) -> bool:
@@ -255,7 +255,7 @@ class Judge:
     def _peer_answered(self, node: Node, since_s: float) -> bool:
         return any(peer.alive_s > since_s for peer in self._peers(node))
 
-    def _is_last(self, node: Node) -> bool:
+    def is_last(self, node: Node) -> bool:
         """Whether a model of its would be left to nodes on trial, or to none, in its pool."""
         return any(
             not any(

@@ -96,7 +96,7 @@ class Membership:
         self._ledger = ledger
         self._residency = residency
         self._ratios = ratios
-        self._warm_ups = WarmUps(rules, cluster, residency)
+        self._warm_ups = WarmUps(rules, cluster, judge, residency)
         self._appliers: dict[type, Callable[[Node, Any, float], Change]] = {
             NodeLeft: self._left,
             NodeDescribed: self._described,
@@ -116,7 +116,8 @@ class Membership:
         node = self._cluster.get(event.node_id)
         if node is None:
             return Change(stale=True)
-        return self._appliers[type(event)](node, event, now_s)
+        change = self._appliers[type(event)](node, event, now_s)
+        return self._warmed_enough(change)
 
     def go_by(self, rules: Rules) -> None:
         """Judge nodes' health, and warm them up, by these from here on."""
@@ -130,6 +131,7 @@ class Membership:
 
     def news(self, now_s: float) -> list[Turned | WarmUp]:
         """What is to be told of nodes' health, and of those that came into service."""
+        self._warm_ups.give_way()
         warm_ups = self._warm_ups.begin(now_s) if self._cluster.cold else []
         return [*self._cluster.take_turns(), *warm_ups]
 
@@ -145,7 +147,11 @@ class Membership:
         node = self._cluster.add(event.spec)
         if before is not None and before.spec.url == event.spec.url:
             node.calibration = before.calibration
-        return Change((*effects, Admitted(node.name, node.id)), room=True)
+        return self._warmed_enough(Change((*effects, Admitted(node.name, node.id)), room=True))
+
+    def _warmed_enough(self, change: Change) -> Change:
+        """What came of an event may be that a node which warms up is the last one."""
+        return msgspec.structs.replace(change, room=True) if self._warm_ups.give_way() else change
 
     def _left(self, node: Node, event: NodeLeft, now_s: float) -> Change:
         return Change(tuple(self._remove(node)), room=True)

@@ -3,8 +3,8 @@
 A node that joins, or returns, is withheld from routing while a shell replays real requests to it
 (`WarmUp`), each of which is credited as it is told of (`NodeWarmed`); until the shell says that it
 is done, or its time has passed. Only what is hot and not held there is asked for, and only
-where another node serves its model meanwhile: rather a cold node than none. After it the node's
-share grows from little, as any other's (`warming`).
+while other nodes of its pool serve all its models: rather a cold node than none. After it the
+node's share grows from little, as any other's (`warming`).
 """
 
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from pointsman.core.cluster import Cluster
 from pointsman.core.events import IndexTrust, NodeWarmed, WarmUp
 from pointsman.core.hot_prefixes import HotPrefix
 from pointsman.core.ids import NodeId
+from pointsman.core.judge import Judge
 from pointsman.core.limits import Rules
 from pointsman.core.node import Node
 from pointsman.core.residency import Residency
@@ -21,8 +22,9 @@ from pointsman.core.residency import Residency
 class WarmUps:
     """Those under way. Changes whether nodes are withheld, and credits what they computed."""
 
-    def __init__(self, rules: Rules, cluster: Cluster, residency: Residency) -> None:
+    def __init__(self, rules: Rules, cluster: Cluster, judge: Judge, residency: Residency) -> None:
         self._cluster = cluster
+        self._judge = judge
         self._residency = residency
         self._until_s: dict[NodeId, float] = {}
         self.apply(rules)
@@ -39,7 +41,9 @@ class WarmUps:
         return [
             self._withhold(node, missing, now_s)
             for node in cold
-            if (missing := tuple(self._missing(node, now_s))) and node.id not in self._until_s
+            if node.id not in self._until_s
+            and not self._judge.is_last(node)
+            and (missing := tuple(self._missing(node, now_s)))
         ]
 
     def _withhold(self, node: Node, missing: tuple[HotPrefix, ...], now_s: float) -> WarmUp:
@@ -52,9 +56,8 @@ class WarmUps:
     def _missing(self, node: Node, now_s: float) -> Iterator[HotPrefix]:
         models = {card.name for card in node.models}
         for prefix in self._residency.hot.hottest(self._rules.prefixes, now_s):
-            peers = self._cluster.serving(prefix.model)
             is_held = self._residency.holders(prefix.block) >> node.slot & 1
-            if prefix.model in models and not is_held and any(peer is not node for peer in peers):
+            if prefix.model in models and not is_held:
                 yield prefix
 
     def warmed(self, node: Node, event: NodeWarmed) -> bool:
@@ -64,6 +67,16 @@ class WarmUps:
         if event.prompt.token_count is None or node.trust is not IndexTrust.EXACT:
             self._residency.credit(node, event.prompt)
         return False
+
+    def give_way(self) -> bool:
+        """Something has changed: whoever is the last to serve by now does, cold. Whether that
+        makes room."""
+        released = False
+        for node_id in list(self._until_s):
+            node = self._cluster.get(node_id)
+            if node is not None and self._judge.is_last(node):
+                released = self._release(node_id) or released
+        return released
 
     def expire(self, now_s: float) -> None:
         """Whoever takes too long gets work cold."""
