@@ -204,6 +204,8 @@ def _problem(frame: Announce) -> str:
         return f"{spec.url[:80]!r} is no URL"
     if problem := url_problem(spec.url):
         return problem
+    if spec.concurrency_max is not None and spec.concurrency_max < 1:
+        return f"{spec.concurrency_max} requests at once are none"
     return _facts_problem(frame.facts) if frame.facts is not None else ""
 
 
@@ -220,6 +222,9 @@ def _facts_problem(facts: NodeFacts) -> str:
         return f"blocks of {facts.block_tokens} tokens are none"
     if facts.kv_blocks is not None and not 0 <= facts.kv_blocks <= KV_BLOCKS_MAX:
         return f"{facts.kv_blocks} KV blocks are none"
+    contexts = [card.context_tokens_max for card in facts.models]
+    if any(tokens is not None and tokens < 1 for tokens in contexts):
+        return "a context of less than a token is none"
     return ""
 
 
