@@ -384,6 +384,23 @@ async def test_a_node_that_an_operator_removes_stays_away_until_it_is_added_agai
         assert cluster.node("mine").facts == FACTS
 
 
+async def test_an_agent_that_comes_back_under_another_name_has_its_engines_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listener, "GRACE_S", 5.0)
+    async with listening() as (cluster, agents):
+        async with announced(cluster, agents) as first:
+            await first.send(beat(1))
+        await eventually(lambda: not agents._by_agent)
+        second = await RawAgent.connect(agents.port)
+        await second.greet("other")
+        await second.send(Announce(0, 1, SPEC, FACTS), whole(1, BLOCKS[:3], BLOCKS[:3]))
+        assert await second.next() == Ack(1)
+        assert cluster.node("e").trust is IndexTrust.EXACT
+        assert not agents._graces
+        await second.close()
+
+
 async def test_two_agents_cannot_have_one_engine() -> None:
     async with listening() as (cluster, agents), announced(cluster, agents):
         other = await RawAgent.connect(agents.port)

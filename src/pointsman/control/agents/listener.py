@@ -187,6 +187,7 @@ class AgentListener:
         elif farewell is not None:
             engine.give_up(self._fleet)
         else:
+            engine.link.attended_by = ""  # it may come back under another name
             loop = asyncio.get_running_loop()
             self._graces[name] = loop.call_later(GRACE_S, self._give_up, engine)
 
