@@ -89,9 +89,13 @@ class FairOrder:
         """Those that are at least as urgent."""
         return sum(len(level) for p, level in self._levels.items() if p >= priority)
 
+    def lowest(self) -> int | None:
+        """The lowest priority of those that wait; None where nobody does."""
+        return min((p for p, level in self._levels.items() if len(level)), default=None)
+
     def last(self) -> Waiting | None:
         """The latest of the lowest priority."""
-        lowest = min((p for p, level in self._levels.items() if len(level)), default=None)
+        lowest = self.lowest()
         return None if lowest is None else self._levels[lowest].last()
 
     def _rank(self, priority: int, waiting: Waiting) -> Rank:

@@ -148,8 +148,8 @@ class HeldQueue:
 
     def has_less_urgent(self, request: Request) -> bool:
         """Whether somebody would give way to `request` if the queue is full."""
-        lasts = [line.order.last() for line in self._lines.values()]
-        return any(w is not None and w.request.priority < request.priority for w in lasts)
+        lowest = [line.order.lowest() for line in self._lines.values()]
+        return any(priority is not None and priority < request.priority for priority in lowest)
 
     def ahead(self, request: Request, *, is_very_long: bool = False) -> int:
         """Those that wait for the same nodes and are at least as urgent."""

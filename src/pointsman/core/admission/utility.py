@@ -78,9 +78,13 @@ class UtilityOrder:
         """Those that are at least as urgent: who has more utility is not counted."""
         return sum(count for p, count in self._counts.items() if p >= priority)
 
+    def lowest(self) -> int | None:
+        """As in `FairOrder`."""
+        return min((p for p, count in self._counts.items() if count), default=None)
+
     def last(self) -> Waiting | None:
         """The one of least utility among the lowest priority."""
-        lowest = min((p for p, count in self._counts.items() if count), default=None)
+        lowest = self.lowest()
         if lowest is None:
             return None
         return self._waiting[max(e for e in self._levels[lowest] if self._is_live(e, lowest))[2]]
