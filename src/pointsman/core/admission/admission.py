@@ -108,7 +108,7 @@ class Admission:
             prompt_tokens=demand.prompt_tokens,
             output_tokens=demand.output_tokens,
             load=self._gate.load(request, now_s),
-            hold_s=None if part.nodes else self._rules.wait_for_nodes_s,
+            hold_s=self._patience_s(request) if part.nodes else self._rules.wait_for_nodes_s,
         )
 
     def prospect(self, request: Request, demand: Demand, now_s: float) -> Prospect:
@@ -126,7 +126,7 @@ class Admission:
 
     def _too_late(self, request: Request, prospect: Prospect) -> Refusal | None:
         slo_s, hold_s = request.slo_ttft_s, self.held.hold_s(request)
-        if slo_s is not None and prospect.wait_s > slo_s:
+        if slo_s is not None and prospect.wait_s > self._patience_s(request):
             detail = f"{_expected(prospect)}, its first token is due in {slo_s:g} s."
             return Refusal(Reason.DEADLINE, detail)
         execution_s = self.loads.executions.mean_s(request.model)
@@ -135,6 +135,15 @@ class Admission:
         if prospect.wait_s <= bound_s:
             return None
         return Refusal(Reason.QUEUE_FULL, f"{_expected(prospect)}, {bound_s:.0f} s is the most.")
+
+    def _patience_s(self, request: Request) -> float:
+        """How long it may wait: if its first token has a time, no longer than that it can still
+        be met."""
+        hold_s, slo_s = self.held.hold_s(request), request.slo_ttft_s
+        if slo_s is None:
+            return hold_s
+        first_token_s = self.loads.first_tokens.mean_s(request.model) or 0.0
+        return max(0.0, min(hold_s, slo_s - first_token_s))
 
     # --- those who wait ----------------------------------------------------------------
 
@@ -160,8 +169,10 @@ class Admission:
         request, held_s = waiting.request, waiting.deadline_s - waiting.since_s
         if not self.loads.part(request).nodes:
             return Refusal(Reason.NO_NODE, f"No engine came up within {held_s:g} s.")
-        reason = Reason.DEADLINE if held_s == request.slo_ttft_s else Reason.QUEUE_TIMEOUT
-        return Refusal(reason, f"No engine had room within {held_s:g} s.")
+        slo_s = request.slo_ttft_s
+        is_due = slo_s is not None and held_s <= slo_s
+        reason = Reason.DEADLINE if is_due else Reason.QUEUE_TIMEOUT
+        return Refusal(reason, f"No engine had room within {held_s:.3g} s.")
 
     # --- looking -----------------------------------------------------------------------
 
