@@ -3,7 +3,7 @@
 import pytest
 
 from pointsman.core.admission.load import PARTS_MAX
-from pointsman.core.admission_rules import AdmissionRules
+from pointsman.core.admission_rules import URGENT_HEADROOM, URGENT_MEMORY_S, AdmissionRules
 from pointsman.core.errors import FailureKind, Reason
 from pointsman.core.events import Effect, Held, NodeProbed, Placed, Refused, RulesChanged
 from pointsman.core.limits import PROBE_FAILURES_MAX, Rules
@@ -113,19 +113,47 @@ def test_load_is_of_the_nodes_that_could_serve_the_request() -> None:
 
 def test_prompts_that_wait_on_engines_beyond_the_backlog_wait_here() -> None:
     driver = fleet("a", backlog_s=0.1)
+    serve_urgent(driver)
     text = "a prompt of some length " * 400
-    effects = [arrive(driver, f"r{i}", f"{i} {text}") for i in range(4)]
-    assert [type(effect) for effect in effects] == [Placed, Placed, Held, Held]
+    effects = [arrive(driver, f"r{i}", f"{i} {text}") for i in range(3)]
+    assert [type(effect) for effect in effects] == [Placed, Held, Held]
     assert isinstance(arrive(driver, "urgent", text, priority=HIGH), Placed)
-    (placed,) = [e for e in driver.start("r0") + driver.start("r1") if isinstance(e, Placed)]
-    assert placed.request_id == "r2"
+    assert not [e for e in driver.start("r0") if isinstance(e, Placed)], "the urgent one waits"
+    (placed,) = [e for e in driver.start("urgent") if isinstance(e, Placed)]
+    assert placed.request_id == "r1"
+
+
+def test_where_nobody_is_urgent_engines_may_have_what_they_can_hold() -> None:
+    driver = fleet("a", backlog_s=0.1)
+    text = "a prompt of some length " * 400
+    assert isinstance(arrive(driver, "r0", text), Placed)
+    assert isinstance(arrive(driver, "r1", f"another {text}"), Placed)
+    serve_urgent(driver)
+    driver.now_s += URGENT_MEMORY_S - 1.0
+    assert isinstance(arrive(driver, "r2", f"a third {text}"), Held)
+    driver.advance(1.0)
+    assert isinstance(arrive(driver, "r3", f"a fourth {text}"), Placed)
+
+
+def serve_urgent(driver: Driver) -> None:
+    """A request of high priority comes and goes."""
+    driver.serve("urgent before", "short", priority=HIGH)
+
+
+def test_the_urgent_keep_room_free_for_more_of_them() -> None:
+    driver = fleet("a", limit=100)
+    fill(driver, 40, priority=HIGH)
+    effects = [arrive(driver, f"r{i}") for i in range(45)]
+    placed = [effect for effect in effects if isinstance(effect, Placed)]
+    assert len(placed) == 90 - 40 * URGENT_HEADROOM - 40
 
 
 def test_who_does_not_stream_makes_room_when_its_prefill_is_taken_to_be_over() -> None:
     driver = fleet("a", backlog_s=0.1)
+    serve_urgent(driver)
     text = "a prompt of some length " * 400
-    effects = [arrive(driver, f"r{i}", f"{i} {text}", stream=False) for i in range(3)]
-    assert [type(effect) for effect in effects] == [Placed, Placed, Held]
+    effects = [arrive(driver, f"r{i}", f"{i} {text}", stream=False) for i in range(2)]
+    assert [type(effect) for effect in effects] == [Placed, Held]
     due_s = driver.scheduler.next_deadline_s()
     assert due_s is not None
     assert due_s < 5.0, "not first when its time in the queue is up"

@@ -22,14 +22,10 @@ SHORT_OF: dict[str, frozenset[str]] = {
             "dies and returns every 4 s: ttft_s.p99 (from 25 s, until 40 s)",
         }
     ),
-    "overload": frozenset(
-        {
-            "overload: ttft_s.p99 (priority high, steady)",
-            "overload: goodput_tokens (steady)",
-        }
-    ),
+    # 1.27 with this seed, 1.25 and 0.98 with the next two; their mean keeps it.
+    "overload": frozenset({"overload: ttft_s.p99 (priority high, steady)"}),
 }
-"""Bars, by file, that are missed so far."""
+"""Bars, by file, that are missed so far, or with this seed."""
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -30,6 +30,15 @@ class Admission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "What is above it is free for the urgent; 1 keeps nothing free for them."
         ),
     ] = _RULES.red_share
+    urgent_headroom: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="Of what high priority holds, how much is kept free for more of it, on top "
+            "of what is above red. More serves its bursts at once, and leaves more unused.",
+        ),
+    ] = _RULES.urgent_headroom
     low_share: Annotated[
         float,
         Meta(ge=0, le=1, description="What low priority may hold while more than yellow is taken."),

@@ -173,7 +173,7 @@ def _admission_view(admission: Admission, model: ModelName, now_s: float) -> Adm
         model=model,
         watermark=admission.watermark(newcomer, now_s),
         load=part.fill(now_s),
-        backlog=admission.backlog(newcomer),
+        backlog=admission.backlog(newcomer, now_s),
         low_share=part.low_share(),
         long_share=part.long_share(),
         wait_s=None if wait_s == inf else wait_s,

@@ -184,9 +184,9 @@ class Admission:
         """What its nodes are at."""
         return self._gate.watermark(request, now_s)
 
-    def backlog(self, request: Request) -> float:
+    def backlog(self, request: Request, now_s: float) -> float:
         """The share of the prompts that may wait on its nodes."""
-        return self.loads.part(request).backlog(self._rules.backlog_s)
+        return self.loads.part(request).backlog(self._rules.backlog_s, now_s)
 
     def wait_s(self, request: Request, now_s: float) -> float:
         """What it would have to expect if it waited."""

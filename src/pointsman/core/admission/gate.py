@@ -2,7 +2,8 @@
 
     below yellow    everybody comes in
     yellow [80 %]   low priority comes in up to its share of the nodes; what is beyond is refused
-    red    [90 %]   whoever is new waits, and only high priority passes
+    red    [90 %]   whoever is new waits, and only high priority passes. The line is lower the
+                    more high priority holds: as much more of it may come at once
     very long       prompts of 32k tokens and more wait while they hold their share of the nodes
 
 Shares are of the nodes that could serve the request (`load`). Each line is looked at before the
@@ -51,9 +52,9 @@ class Gate:
             if low >= rules.low_share:
                 return Refusal(Reason.LOW_PRIORITY, _low_detail(fill, low, rules))
         if request.priority < PRIORITY_HIGH:
-            if fill >= rules.red_share:
+            if fill >= self._red_share(part):
                 return Hold(f"red: {fill:.0%} of the nodes is taken")
-            if part.backlog(rules.backlog_s) >= 1:
+            if part.backlog(rules.backlog_s, now_s) >= 1:
                 return Hold("red: every node has prompts waiting")
         if is_very_long and self._is_long_full(request, part):
             return Hold(f"long context: such prompts hold {part.long_share():.0%} of the nodes")
@@ -69,7 +70,7 @@ class Gate:
         rules = self._rules
         if priority >= PRIORITY_HIGH:
             return True
-        return part.fill(now_s) < rules.red_share and part.backlog(rules.backlog_s) < 1
+        return part.fill(now_s) < self._red_share(part) and part.backlog(rules.backlog_s, now_s) < 1
 
     def load(self, request: Request, now_s: float) -> float:
         """The share taken of the nodes that could serve it."""
@@ -79,9 +80,13 @@ class Gate:
         """What its nodes are at."""
         rules, part = self._rules, self._loads.part(request)
         fill = part.fill(now_s)
-        if fill >= rules.red_share or part.backlog(rules.backlog_s) >= 1:
+        if fill >= self._red_share(part) or part.backlog(rules.backlog_s, now_s) >= 1:
             return Watermark.RED
         return Watermark.YELLOW if fill >= rules.yellow_share else Watermark.GREEN
+
+    def _red_share(self, part: Part) -> float:
+        """Where red begins: below it by a share of what the urgent hold."""
+        return self._rules.red_share - self._rules.urgent_headroom * part.high_share()
 
     def _is_long_full(self, request: Request, part: Part) -> bool:
         """Whether very long prompts have their share. A pool that is theirs is all theirs."""

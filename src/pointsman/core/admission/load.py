@@ -5,18 +5,18 @@ labels. Requests are booked on nodes, and each node adds to the parts that it be
 booking costs the same in a fleet of any size, and asking sums nothing up.
 
     fill    = max(in flight / slots, leased blocks / KV blocks)
-    backlog = min(prefill seconds waiting / (nodes · backlog_s), prompts waiting / (nodes · 2))
+    backlog = min(prefill seconds waiting / (nodes · backlog_s), prompts waiting / nodes)
 
 Own counts are exact at any moment. What others sent to the nodes is added as far as scrapes tell.
 """
 
 from pointsman.core.admission.waits import MeanTimes
-from pointsman.core.admission_rules import BACKLOG_PREFILLS
+from pointsman.core.admission_rules import BACKLOG_PREFILLS, URGENT_MEMORY_S
 from pointsman.core.candidates import matches_constraints
 from pointsman.core.cluster import Cluster
 from pointsman.core.ids import ModelName, NodeId, RequestId
 from pointsman.core.ledger import Ledger
-from pointsman.core.limits import PRIORITY_LOW
+from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_LOW, PRIORITY_NORMAL
 from pointsman.core.node import Node
 from pointsman.core.placement import Lease
 from pointsman.core.request import Request
@@ -55,8 +55,8 @@ class Holding:
 
 
 class Part:
-    """Nodes that could serve the same requests. `low` and `long` are within `all`: what low
-    priority holds, and what very long prompts hold."""
+    """Nodes that could serve the same requests. `high`, `low` and `long` are within `all`: what
+    high and low priority hold, and what very long prompts hold."""
 
     __slots__ = (
         "_foreign",
@@ -64,9 +64,11 @@ class Part:
         "_nodes",
         "all",
         "blocks",
+        "high",
         "long",
         "low",
         "slots",
+        "urgent_until_s",
     )
 
     def __init__(self, nodes: list[Node], ledger: Ledger) -> None:
@@ -74,8 +76,10 @@ class Part:
         self.slots = sum(node.concurrency_configured for node in nodes)
         self.blocks = sum(ledger.capacity(node.id) or 0 for node in nodes)
         self.all = Holding()
+        self.high = Holding()
         self.low = Holding()
         self.long = Holding()
+        self.urgent_until_s = float("-inf")
         self._foreign = 0
         self._looked_s = float("-inf")
 
@@ -94,6 +98,10 @@ class Part:
         """The share that is taken of what runs out first, slots or blocks."""
         return self._share(self.all, self.foreign(now_s))
 
+    def high_share(self) -> float:
+        """What high priority has of them."""
+        return self._share(self.high, 0)
+
     def low_share(self) -> float:
         """What low priority has of them."""
         return self._share(self.low, 0)
@@ -105,11 +113,11 @@ class Part:
         computing = self.long.prefills / nodes if nodes else 0.0
         return max(computing, self._share(self.long, 0))
 
-    def backlog(self, backlog_s: float) -> float:
-        """Prefill work that waits, as a share of what may: `backlog_s` on each node, and two
-        prompts, so that none stands still until the next one comes."""
+    def backlog(self, backlog_s: float, now_s: float) -> float:
+        """Prefill work that waits, as a share of what may while there are urgent requests:
+        `backlog_s` on each node, and a prompt."""
         nodes = len(self._nodes)
-        if not nodes:
+        if not nodes or now_s >= self.urgent_until_s:
             return 0.0
         return min(
             self.all.prefill_s / (nodes * backlog_s),
@@ -126,19 +134,29 @@ class Part:
 class _Account:
     """One node's holdings, and those of its parts that go along with them."""
 
-    __slots__ = ("all", "long", "low", "parts")
+    __slots__ = ("all", "high", "long", "low", "parts", "urgent_until_s")
 
     def __init__(self) -> None:
         self.all = Holding()
+        self.high = Holding()
         self.low = Holding()
         self.long = Holding()
         self.parts: list[Part] = []
+        self.urgent_until_s = float("-inf")
 
-    def holdings(self, *, is_low: bool, is_long: bool) -> list[Holding]:
+    def urge(self, now_s: float) -> None:
+        """A request of high priority goes to the node."""
+        self.urgent_until_s = now_s + URGENT_MEMORY_S
+        for part in self.parts:
+            part.urgent_until_s = self.urgent_until_s
+
+    def holdings(self, priority: int, *, is_long: bool) -> list[Holding]:
         """All that change with a request of that kind."""
         parts = self.parts
         holdings = [self.all, *[part.all for part in parts]]
-        if is_low:
+        if priority >= PRIORITY_HIGH:
+            holdings += [self.high, *[part.high for part in parts]]
+        if priority <= PRIORITY_LOW:
             holdings += [self.low, *[part.low for part in parts]]
         if is_long:
             holdings += [self.long, *[part.long for part in parts]]
@@ -153,11 +171,11 @@ class _Burden:
         "account",
         "blocks",
         "is_long",
-        "is_low",
         "model",
         "placed_s",
         "prefill_s",
         "prefills",
+        "priority",
     )
 
     def __init__(
@@ -169,7 +187,8 @@ class _Burden:
         self.prefill_s = prefill_s
         self.placed_s = placed_s
         self.prefills = True
-        self.is_low = self.is_long = False
+        self.priority = PRIORITY_NORMAL
+        self.is_long = False
 
 
 class Loads:
@@ -210,12 +229,13 @@ class Loads:
         if self._version != self._cluster.version:
             self._regroup()
         account, blocks = self._account(lease.node_id), lease.blocks
-        is_low = request.priority <= PRIORITY_LOW
         is_long = prompt_tokens >= self.long_tokens
         burden = _Burden(request.model, account, blocks, prefill_s, now_s)
-        burden.is_low, burden.is_long = is_low, is_long
+        burden.priority, burden.is_long = request.priority, is_long
+        if request.priority >= PRIORITY_HIGH:
+            account.urge(now_s)
         self._burdens[request.id] = burden
-        for held in account.holdings(is_low=is_low, is_long=is_long):
+        for held in account.holdings(request.priority, is_long=is_long):
             held.inflight += 1
             held.blocks += blocks
             held.prefill_s += prefill_s
@@ -227,7 +247,7 @@ class Loads:
         if burden is None or not burden.prefills:
             return
         prefill_s, burden.prefill_s, burden.prefills = burden.prefill_s, 0.0, False
-        for held in burden.account.holdings(is_low=burden.is_low, is_long=burden.is_long):
+        for held in burden.account.holdings(burden.priority, is_long=burden.is_long):
             held.prefill_s -= prefill_s
             held.prefills -= 1
         self.first_tokens.took(burden.model, now_s - burden.placed_s)
@@ -237,7 +257,7 @@ class Loads:
         burden = self._burdens.pop(request_id, None)
         if burden is None:
             return
-        for held in burden.account.holdings(is_low=burden.is_low, is_long=burden.is_long):
+        for held in burden.account.holdings(burden.priority, is_long=burden.is_long):
             held.inflight -= 1
             held.blocks -= burden.blocks
             held.prefill_s -= burden.prefill_s
@@ -271,8 +291,10 @@ class Loads:
             account = self._account(node.id)
             account.parts.append(part)
             part.all.add(account.all)
+            part.high.add(account.high)
             part.low.add(account.low)
             part.long.add(account.long)
+            part.urgent_until_s = max(part.urgent_until_s, account.urgent_until_s)
         return part
 
     def check(self) -> None:
@@ -280,7 +302,8 @@ class Loads:
         for account in self._accounts.values():
             burdens = [b for b in self._burdens.values() if b.account is account]
             _check(account.all, burdens)
-            _check(account.low, [b for b in burdens if b.is_low])
+            _check(account.high, [b for b in burdens if b.priority >= PRIORITY_HIGH])
+            _check(account.low, [b for b in burdens if b.priority <= PRIORITY_LOW])
             _check(account.long, [b for b in burdens if b.is_long])
         if self._version != self._cluster.version:
             return
