@@ -20,6 +20,7 @@ from pointsman.core.events import (
     NodeDescribed,
     NodeFacts,
     NodeJoined,
+    NodeJudged,
     NodeSpec,
     Placed,
     PolicyChosen,
@@ -245,6 +246,16 @@ def test_a_bug_in_a_verdict_s_owner_stays_there(caplog: pytest.LogCaptureFixture
     assert kinds(house.arrive("good")) == [Placed]
     assert house.service.counters.sinks_failed == 1
     assert "a verdict on bad could not be delivered" in caplog.text
+
+
+def test_what_an_engine_says_of_itself_stays_on_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    house = House(nodes=2)
+    for _ in range(2):
+        (node, *_others) = house.scheduler.nodes(house.time_s)
+        detail = "bad\r\nERROR forged"
+        house.service.submit(NodeJudged(node.node_id, healthy=False, detail=detail))
+    (said,) = [record.getMessage() for record in caplog.records if "suspect" in record.getMessage()]
+    assert said.endswith(r"bad\r\nERROR forged")
 
 
 def test_an_id_in_use_is_refused_and_the_first_one_keeps_it() -> None:

@@ -38,7 +38,7 @@ LOCAL_CADENCE = Cadence(probe_s=2.0, scrape_idle_s=2.0)
 class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A whole agent.
 
-    heartbeat_s     between heartbeats while nothing else calls for one (MISSION B2)
+    heartbeat_s     between heartbeats while nothing else calls for one
     heartbeat_s_max between heartbeats when they are not acknowledged in time
     delta_blocks    changes of an engine's cache that are told at once, without waiting for the
                     next heartbeat

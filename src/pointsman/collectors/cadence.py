@@ -24,7 +24,7 @@ class Cadence(msgspec.Struct, frozen=True, kw_only=True):
     probe_timeout_s  for a probe's answer
     requests         whether probes ask for a token, too: of engines on trial, so that no client's
                      request has to be the trial, or of idle ones as well
-    scrape_s         between scrapes while requests are there (MISSION B2). Own counts lead; a
+    scrape_s         between scrapes while requests are there. Own counts lead; a
                      scrape corrects them
     scrape_idle_s    while none are: doubling up to this. A placement cuts it short, and so does
                      a good probe, whose connection is then used twice: connecting is most of

@@ -291,7 +291,8 @@ class SchedulerService:
     def _turned(self, effect: Turned) -> None:
         worse = effect.after in (Health.SUSPECT, Health.OPEN)
         level = logging.WARNING if worse else logging.INFO
-        why = f"{effect.cause}: {effect.detail}" if effect.detail else effect.cause
+        said = ascii(effect.detail)[1:-1]  # an engine's own words may end a line
+        why = f"{effect.cause}: {said}" if said else effect.cause
         log.log(level, "engine %s is %s: %s", effect.name, effect.after, why)
         for watcher in self._watchers:
             watcher.turned(effect)

@@ -6,7 +6,7 @@ import msgspec
 
 YELLOW_SHARE = 0.8
 RED_SHARE = 0.9
-"""Of the slots or KV blocks of a model's nodes (MISSION D3). What is left above red is where the
+"""Of the slots or KV blocks of a model's nodes. What is left above red is where the
 urgent find room at once."""
 
 URGENT_HEADROOM = 0.25
@@ -45,7 +45,7 @@ class QueueOrder(StrEnum):
     """Who is next of those who wait."""
 
     FAIR = "fair"  # priority; then tenants and lengths take turns by tokens
-    UTILITY = "utility"  # priority for the size (MISSION D8)
+    UTILITY = "utility"  # priority for the size
 
 
 class AdmissionRules(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ from pointsman.core.placement import Demand
 
 
 def footprint_blocks(new_tokens: int, output_tokens: int, block_tokens: int) -> int:
-    """KV blocks to reserve (MISSION D1): shared prefix blocks are held by somebody else."""
+    """KV blocks to reserve: shared prefix blocks are held by somebody else."""
     return int((new_tokens + output_tokens) * FOOTPRINT_SAFETY) // block_tokens + 1
 
 

@@ -1,4 +1,4 @@
-"""Prefixes that so many requests share that one node is not enough for them (MISSION C9).
+"""Prefixes that so many requests share that one node is not enough for them.
 
 Each placement counts for the deepest boundary that any node held of its prompt: the system prompt
 of requests that share nothing more, and for a further turn its own conversation, which nobody else

@@ -90,7 +90,7 @@ long as an answer, so that it is a forecast and not the last prefill's echo. 15 
 about as well."""
 
 FOOTPRINT_SAFETY = 1.1
-"""KV blocks reserved over the estimate (MISSION D1): lengths are predictions."""
+"""KV blocks reserved over the estimate: lengths are predictions."""
 
 NODE_CONCURRENCY_MAX = 256
 """Requests in flight on one node when its own limit is unknown: vLLM's default max_num_seqs."""
@@ -126,7 +126,7 @@ DECISION_ROWS_MAX = 8
 """Candidates kept in a decision record; a dry run shows all of them."""
 
 PROBE_S = 10.0
-"""Between probes of a node that is well (MISSION E1)."""
+"""Between probes of a node that is well."""
 
 PROBE_RETRY_S = 1.0
 """Between probes of one that is not, or of which something else speaks: with three failures in a

@@ -2,7 +2,7 @@
 
 Two reasons: their node is in trouble and they have not begun there (`rescue`), or a request that
 is more urgent would come too late (`make_room`). Which ones give way follows "priority times
-remaining share, less the cost to redo it" (MISSION D8): the least urgent first; of those, whoever
+remaining share, less the cost to redo it": the least urgent first; of those, whoever
 has had the least done for it. A recall costs the engine what it has done, so each request is
 recalled `recalls_max` times at most, and all of them inside the retry budget.
 

@@ -1,4 +1,4 @@
-"""Who is next of those who wait for the same nodes: most utility first (MISSION D8).
+"""Who is next of those who wait for the same nodes: most utility first.
 
     utility = weight / (size^penalty · (1 + load))        weight = 4^(priority / 10)
     score   = ln utility + waited / aging_s

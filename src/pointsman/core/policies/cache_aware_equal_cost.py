@@ -1,4 +1,4 @@
-"""cache_aware_equal_cost: equal cost, discounted where the prompt is cached (MISSION C4).
+"""cache_aware_equal_cost: equal cost, discounted where the prompt is cached.
 
     score = remaining_s · (1 - alpha(u) · hit ratio)                          [s]
     alpha(u)  = alpha + (1 - alpha) · (1 - u)²,   u = q / (q + 1 s)

@@ -1,4 +1,4 @@
-"""weighted_score: cache gain against load, health and kept promises (MISSION C2).
+"""weighted_score: cache gain against load, health and kept promises.
 
     score = 0.3·load + 0.1·unhealthy - 0.5·cache gain - 0.1·recent SLO       [no unit]
 

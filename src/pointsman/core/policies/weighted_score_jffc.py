@@ -1,4 +1,4 @@
-"""weighted_score_jffc: practitioners' "JFFC" score with fast-forward to the cache (MISSION C2).
+"""weighted_score_jffc: practitioners' "JFFC" score with fast-forward to the cache.
 
     score = 0.3·load - 0.5·hit ratio - 0.2·health                             [no unit]
     load  = 0.4·utilisation + 0.3·min(1, waiting / 10)
