@@ -243,27 +243,25 @@ def test_a_recall_does_not_speak_against_the_node_nor_against_the_request() -> N
 # --- engines that are busy ------------------------------------------------------------------
 
 
-def test_when_every_engine_is_busy_it_waits_for_room() -> None:
+def test_each_engine_that_is_busy_is_asked_once_and_then_the_client_is_told() -> None:
     driver = Driver()
     driver.ready("a", "b")
-    driver.arrive("x")
-    driver.arrive("y")
     driver.arrive("r")
     (elsewhere,) = driver.fail("r", FailureKind.BUSY)
     assert isinstance(elsewhere, Placed)
-    (held,) = driver.fail("r", FailureKind.BUSY)
-    assert isinstance(held, Held)
-    room = driver.settle("x")
-    assert [type(effect) for effect in room] == [Placed]
+    (refused,) = driver.fail("r", FailureKind.BUSY)
+    assert isinstance(refused, Refused)
+    assert refused.reason is Reason.NODE_BUSY
 
 
 def test_a_busy_engine_is_sent_a_little_more_each_second() -> None:
     driver = Driver()
     driver.ready("a")
     for i in range(20):
-        driver.arrive(f"r{i}", hold_s=600.0)
+        driver.arrive(f"r{i}")
     driver.fail("r19", FailureKind.BUSY)
-    assert (driver.scheduler.in_flight, driver.scheduler.held) == (19, 1)
+    (held,) = driver.arrive("next", hold_s=600.0)
+    assert isinstance(held, Held)
     driver.advance(BUSY_MEMORY_S / 2)
     assert driver.scheduler.held == 1
     driver.advance(BUSY_MEMORY_S / 2)
@@ -272,17 +270,12 @@ def test_a_busy_engine_is_sent_a_little_more_each_second() -> None:
 
 def test_busy_engines_are_asked_no_more_often_than_allowed() -> None:
     driver = Driver()
-    driver.ready("a")
+    driver.ready("a", "b", "c", "d", "e")
     driver.arrive("r")
     asked = 1
-    while True:
-        effects = driver.fail("r", FailureKind.BUSY)
-        if isinstance(effects[0], Refused):
-            break
-        driver.advance(BUSY_MEMORY_S)
+    while isinstance(driver.fail("r", FailureKind.BUSY)[0], Placed):
         asked += 1
     assert asked == RetryRules().busy_attempts_max
-    assert effects[0].reason is Reason.NODE_BUSY
 
 
 @pytest.mark.parametrize("kind", [FailureKind.ERROR, FailureKind.CLOSED])

@@ -49,16 +49,6 @@ async def test_an_engine_that_is_full_hands_back_and_the_other_serves() -> None:
     assert Counter((answer.status, answer.node) for answer in answers) == {(200, "engine-2"): 12}
 
 
-async def test_when_all_engines_are_full_for_a_moment_the_client_waits_and_is_served() -> None:
-    async with running_cluster(2) as cluster:
-        for engine in cluster.engines:
-            await cluster.simulate(engine, status=429, retry_after=1, count=1)
-        answer = await ask(cluster, "patience " * 50)
-        stats = (await cluster.state())["stats"]
-    assert answer.status == 200
-    assert stats["held"] == 1
-
-
 async def test_the_urgent_take_the_place_of_who_is_less_so_and_has_not_begun() -> None:
     """One engine that takes four and runs one at a time."""
     ends: list[str] = []

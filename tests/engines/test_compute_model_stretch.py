@@ -1,7 +1,7 @@
 """A stretch of steps taken at once leaves what its steps leave one by one."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pointsman.engines.compute_model import ComputeModel, Job, Profile, Stretch
@@ -128,6 +128,8 @@ def test_no_stretch_goes_beyond_the_free_blocks() -> None:
     steps=st.integers(min_value=2, max_value=5_000),
     share=st.floats(min_value=0.0, max_value=1.2),
 )
+@example(first_s=0.00390625, growth_s=0.0078125, steps=2, share=0.0)
+@example(first_s=0.001, growth_s=0.01, steps=2, share=1e-17)
 def test_steps_within_counts_whole_steps(
     first_s: float, growth_s: float, steps: int, share: float
 ) -> None:

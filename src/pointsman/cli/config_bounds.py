@@ -217,10 +217,7 @@ class Retries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = _RETRIES.attempts_max
     busy_attempts_max: Annotated[
         Count,
-        Meta(
-            description="Engines that may answer 'busy' to it before its client is told. When all "
-            "of them are, it waits for room in the queue."
-        ),
+        Meta(description="Engines that may answer 'busy' to it before its client is told."),
     ] = _RETRIES.busy_attempts_max
     recalls_max: Annotated[
         int,

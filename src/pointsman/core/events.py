@@ -35,7 +35,7 @@ class Started(msgspec.Struct, frozen=True, gc=False):
 
 class Failed(msgspec.Struct, frozen=True, gc=False):
     """The attempt on the placed node ended before its first byte. Answered by Placed, inside the
-    retry budget, Held (every node is busy, or it was recalled) or Refused."""
+    retry budget, Held (it was recalled) or Refused."""
 
     request_id: RequestId
     kind: FailureKind

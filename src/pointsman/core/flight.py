@@ -69,10 +69,10 @@ class Flight:
     def request(self) -> Request:
         return self.attempt.request
 
-    def next_attempt(self, *, avoids: bool = True) -> Attempt:
-        """The same request, to be placed elsewhere; or, in time, where it was tried already."""
+    def next_attempt(self) -> Attempt:
+        """The same request, to be placed elsewhere."""
         before, node_id = self.attempt, self.node.id
-        tried, avoided = (*before.tried, node_id), (*before.avoided, node_id) if avoids else ()
+        tried, avoided = (*before.tried, node_id), (*before.avoided, node_id)
         return Attempt(self.request, before.arrived_s, tried, avoided, before.recalls)
 
     def recalled_attempt(self) -> Attempt:

@@ -184,13 +184,11 @@ class Scheduler(State):
     def _place_again(self, flight: Flight, kind: FailureKind, now_s: float) -> Effect:
         attempt, reason = flight.next_attempt(), FAILURE_REASONS[kind]
         route = self._route(attempt, now_s)
-        is_placed, may_wait = isinstance(route.answer, Choice), False
-        if kind is FailureKind.BUSY and not is_placed:  # then wait until one of them has room
-            attempt = flight.next_attempt(avoids=False)
-            route = self._route(attempt, now_s)
-            may_wait = not self._held.full and not isinstance(route.answer, Refusal)
-        refusal = Refusal(reason, ANSWERS[reason].message)
-        if not (is_placed or may_wait) or self._retries.are_enough(len(attempt.tried), kind):
+        refusal, is_placed = (
+            Refusal(reason, ANSWERS[reason].message),
+            isinstance(route.answer, Choice),
+        )
+        if not is_placed or self._retries.are_enough(len(attempt.tried), kind):
             return self._refuse(attempt, route.but(refusal), now_s)
         if not self._retries.take():
             spent = Refusal(reason, f"{refusal.detail} The retry budget is spent.")

@@ -33,7 +33,8 @@ class Stretch(msgspec.Struct, frozen=True, gc=False):
         """How many are over by then, but for the last: that one ends the stretch."""
         slope = self.first_s - 0.5 * self.growth_s
         root = sqrt(slope * slope + 2 * self.growth_s * elapsed_s)
-        steps = min(int(2 * elapsed_s / (slope + root)), self.steps - 1)
+        divisor = slope + root  # 0 where the time is so short that it is lost in rounding
+        steps = min(int(2 * elapsed_s / divisor), self.steps - 1) if divisor > 0 else 0
         while steps > 0 and self.duration_s(steps) > elapsed_s:
             steps -= 1
         while steps < self.steps - 1 and self.duration_s(steps + 1) <= elapsed_s:
