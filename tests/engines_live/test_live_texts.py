@@ -20,7 +20,8 @@ TURNS = 6
 TURN_WORDS = 40
 BLOCK_TOKENS = 32
 SHORT_TOKENS_MAX = 160
-"""A hit by text ends before the last block of 512 bytes, about 128 tokens, that is not full."""
+"""A hit by text ends before the last block of 512 bytes, about 128 tokens, that is not full. How
+many tokens its bytes are is learned, and may be a little off: by less than a block."""
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -44,7 +45,7 @@ async def test_texts_lead_where_token_ids_do(vllms: Sequence[LiveEngine], vllm_c
     print(f"hits by text, tokens off: {histogram([turn.error_by_text for turn in turns])}")
     assert equal / len(turns) >= 0.95, turns
     assert all(turn.error_by_ids == 0 for turn in turns), turns
-    near = [-SHORT_TOKENS_MAX <= turn.error_by_text <= 0 for turn in turns]
+    near = [-SHORT_TOKENS_MAX <= turn.error_by_text <= BLOCK_TOKENS for turn in turns]
     assert sum(near) / len(near) >= 0.95, sorted(turn.error_by_text for turn in turns)
 
 
