@@ -11,8 +11,9 @@ urgent find room at once."""
 
 URGENT_HEADROOM = 0.25
 """Of what high priority holds, that is kept free for more of it: a burst of the urgent otherwise
-waits until a request that runs is over, for memory is given back by nobody else. Half as much in an
-overload with 20 % of high priority leaves their p99 to a first token at 1.9 times its usual."""
+waits until a request that runs is over, for memory is given back by nobody else. In an overload
+with 20 % of high priority, and two prompts waiting on each node, their p99 to a first token was
+2.05 times its usual with none, 1.59 with half of this, 1.43 with this and with 0.4."""
 
 LOW_SHARE = 0.2
 """What low priority may hold of the cluster while others need it."""
