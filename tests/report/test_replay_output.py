@@ -96,6 +96,23 @@ def test_a_narrow_terminal_gets_fewer_columns() -> None:
     assert "errors" in names[0]
 
 
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_numbers_are_whole_in_every_terminal(width: int) -> None:
+    table = printed(study(), width=width).split("by class")[0].split("first message")[0]
+    lines = [line for line in table.splitlines() if line.startswith(("│", "┃"))]
+    rows = [line for line in lines if line.strip("│┃ ").startswith(("ours", "theirs", "oracle"))]
+    assert len(rows) >= 3
+    assert "…" not in table
+    for row in rows:
+        cells = [cell.strip() for cell in row.strip("│┃").split("│")]
+        assert all(cells), row
+
+
+def test_the_deviations_are_explained_where_they_are_shown() -> None:
+    assert "rem. dev.: of the time" in re.sub(r"\s+", " ", printed(study(), width=400))
+    assert "rem. dev." not in printed(study(), width=80)
+
+
 @needs_matplotlib
 def test_the_page_needs_nothing_from_outside() -> None:
     found = Study(scenarios=(scenario("first <one>", sweeps=SWEEPS), scenario("second")))

@@ -12,6 +12,8 @@ CLASS_HEADS = (
     *("policy", "window", "class", "requests", "refused", "lost", "in SLO"),
     *("TTFT p50", "TTFT p95", "TTFT p99", "tries"),
 )
+_QUIET = {"window": "all", "refused": "0", "lost": "0", "tries": "1.00"}
+"""What a column says if nothing happened."""
 KEPT, MISSED = "kept", "MISSED"
 
 
@@ -33,8 +35,14 @@ def verdict_row(verdict: Verdict) -> tuple[str, ...]:
 
 
 def class_rows(runs: Sequence[RunNumbers]) -> list[tuple[str, ...]]:
-    """Every class of every run, under CLASS_HEADS; what had no request is left out."""
-    return [_class_row(run.policy, each) for run in runs for each in run.classes if each.requests]
+    """The heads, then every class of every run; what had no request is left out, and so are
+    columns that say nothing. Empty where there are no classes."""
+    rows = [_class_row(run.policy, each) for run in runs for each in run.classes if each.requests]
+    if not rows:
+        return []
+    columns = zip(CLASS_HEADS, *rows, strict=True)
+    telling = [column for column in columns if set(column[1:]) != {_QUIET.get(column[0])}]
+    return list(zip(*telling, strict=True))
 
 
 def _class_row(policy: str, each: ClassNumbers) -> tuple[str, ...]:

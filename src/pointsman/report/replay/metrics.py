@@ -14,7 +14,7 @@ from pointsman.report.summary import Quantiles
 
 class ReplayMetric(msgspec.Struct, frozen=True):
     """`better` is -1 where less is better, 1 where more is, 0 neither. Where there is little
-    room, those of low `rank` are shown, and those of rank 0 always."""
+    room, those of low `rank` are shown."""
 
     key: str
     name: str
@@ -34,7 +34,7 @@ def factor(value: float) -> str:
     return f"{value:.2f}{TIMES}"
 
 
-_RANKS = {"mean": 0, "p50": 5, "p95": 4, "p99": 0}
+_RANKS = {"mean": 0, "p50": 5, "p95": 4, "p99": 1}
 
 
 def _latency(key: str, name: str) -> list[ReplayMetric]:
@@ -60,13 +60,13 @@ LATENCIES = (
     *_latency("tpot_s", "TPOT"),
     *_latency("e2e_s", "e2e"),
 )
-GOODPUT = ReplayMetric("goodput", "goodput", lambda run: run.goodput_rps, rate, 1)
+GOODPUT = ReplayMetric("goodput", "goodput", lambda run: run.goodput_rps, rate, 1, 1)
 ATTAINMENT = ReplayMetric("slo_attainment", "in SLO", lambda run: run.slo_attainment, percent, 1)
-HITS = ReplayMetric("hit_ratio", "hits", lambda run: run.hit_ratio, percent, 1)
+HITS = ReplayMetric("hit_ratio", "hits", lambda run: run.hit_ratio, percent, 1, 1)
 DEVIATIONS = (
-    ReplayMetric("load_deviation", "load dev.", lambda run: run.load_deviation, deviation, -1, 1),
+    ReplayMetric("load_deviation", "load dev.", lambda run: run.load_deviation, deviation, -1, 2),
     ReplayMetric(
-        "remaining_deviation", "rem. dev.", lambda run: run.remaining_deviation, deviation, -1, 1
+        "remaining_deviation", "rem. dev.", lambda run: run.remaining_deviation, deviation, -1, 2
     ),
     ReplayMetric(
         "remaining_deviation_s",
@@ -77,7 +77,7 @@ DEVIATIONS = (
         3,
     ),
 )
-ERRORS = ReplayMetric("errors", "errors", lambda run: run.errors, count, -1)
+ERRORS = ReplayMetric("errors", "errors", lambda run: run.errors, count, -1, -1)
 PLACEMENTS = ReplayMetric(
     "attempts_per_request",
     "placements",

@@ -7,7 +7,7 @@ from pointsman.report.drawing import SERIES_MAX
 from pointsman.report.markup import document, figure, sheet, table
 from pointsman.report.plots import require_matplotlib
 from pointsman.report.replay import plots, time_plots
-from pointsman.report.replay.bars import CLASS_HEADS, VERDICT_HEADS, class_rows, verdict_row
+from pointsman.report.replay.bars import VERDICT_HEADS, class_rows, verdict_row
 from pointsman.report.replay.metrics import (
     ATTAINMENT,
     DEVIATIONS,
@@ -26,7 +26,7 @@ from pointsman.report.replay.metrics import (
 )
 from pointsman.report.replay.spread import Estimate
 from pointsman.report.replay.study import ORACLE, SAME_WITHIN, ScenarioReport, Study
-from pointsman.report.replay.wording import asked, sent
+from pointsman.report.replay.wording import DEVIATIONS_MEANING, asked, sent
 from pointsman.report.rows import TIMES, UNKNOWN, count, percent, rate
 
 OPEN_MAX = 3
@@ -59,7 +59,7 @@ def render_study(study: Study) -> str:
         "observed values. ± is half the 95 % confidence interval over seeds (by Student's t) in "
         "percent of the mean. The oracle is one pooled engine with the speed and the memory of "
         "all, in order of arrival: what to measure against on the whole; a single request may have "
-        "to wait longer there than on an idle node.",
+        f"to wait longer there than on an idle node. {DEVIATIONS_MEANING}.",
     )
 
 
@@ -158,7 +158,7 @@ def _content(study: Study, scenario: ScenarioReport, place: int) -> Iterator[str
     yield _numbers(scenario, _MAIN)
     yield f'<div class="plots">{"".join(_figures(study, scenario, place))}</div>'
     if rows := class_rows(scenario.seeds[0].runs):
-        content = table(CLASS_HEADS, rows)
+        content = table(rows[0], rows[1:])
         yield f"<details><summary>By class, first seed</summary>{content}</details>"
     rest = [metric for metric in METRICS if metric not in _MAIN]
     yield f"<details><summary>More numbers</summary>{_numbers(scenario, rest)}</details>"

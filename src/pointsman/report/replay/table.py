@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pointsman.report.replay.bars import CLASS_HEADS, VERDICT_HEADS, class_rows, verdict_row
+from pointsman.report.replay.bars import VERDICT_HEADS, class_rows, verdict_row
 from pointsman.report.replay.metrics import (
     E2E_MEAN,
     ERRORS,
@@ -19,14 +19,16 @@ from pointsman.report.replay.metrics import (
 )
 from pointsman.report.replay.study import ORACLE, ScenarioReport, Study
 from pointsman.report.replay.verdict import Verdict
-from pointsman.report.replay.wording import asked, sent
+from pointsman.report.replay.wording import asked, legend, sent
 from pointsman.report.rows import TIMES, UNKNOWN, count, percent, rate
 
 CELL_COLUMNS = 12
 """What a number and its borders take; over several seeds it has an interval too."""
 INTERVAL_COLUMNS = 5
-FIXED_COLUMNS = 52
-"""The policy, and the ratios at the end."""
+ORACLE_COLUMNS = 15
+SPEED_COLUMNS = 12
+WIDE_COLUMNS = 120
+"""A terminal that is narrower has no room for how fast the simulation was."""
 BEST = "*"
 
 
@@ -82,20 +84,28 @@ def columns(scenario: ScenarioReport, *, width: int) -> list[ReplayMetric]:
         quiet.append(PLACEMENTS)
     loud = [metric for metric in METRICS if metric not in quiet]
     cell = CELL_COLUMNS + (INTERVAL_COLUMNS if len(scenario.seeds) > 1 else 0)
-    room = (width - FIXED_COLUMNS) // cell
-    ranked = sorted(loud, key=lambda metric: metric.rank)
-    fitting = [metric for place, metric in enumerate(ranked) if metric.rank == 0 or place < room]
+    room = max(1, (width - _fixed_columns(scenario, width=width)) // cell)
+    fitting = sorted(loud, key=lambda metric: metric.rank)[:room]
     return [metric for metric in loud if metric in fitting]
+
+
+def _fixed_columns(scenario: ScenarioReport, *, width: int) -> int:
+    """What the policies' names with their borders take, and the ratios at the end."""
+    names = max(map(len, scenario.policies)) + 4
+    oracle = ORACLE_COLUMNS if scenario.runs(ORACLE) else 0
+    return names + oracle + (SPEED_COLUMNS if width >= WIDE_COLUMNS else 0)
 
 
 def _policies(scenario: ScenarioReport, *, width: int) -> Table:
     metrics = columns(scenario, width=width)
     has_oracle = bool(scenario.runs(ORACLE))
-    has_speed = any(run.realtime_factor for run in scenario.runs(scenario.policies[0]))
+    has_speed = width >= WIDE_COLUMNS and any(
+        run.realtime_factor for run in scenario.runs(scenario.policies[0])
+    )
     heads = [metric.name for metric in metrics]
     heads += [f"e2e {TIMES} oracle"] if has_oracle else []
     heads += ["real time"] if has_speed else []
-    table = Table("policy", *heads)
+    table = Table("policy", *heads, caption=legend(metrics), caption_justify="left")
     table.columns[0].no_wrap = True
     for column in table.columns[1:]:
         column.justify = "right"
@@ -158,10 +168,11 @@ def _sweeps(scenario: ScenarioReport) -> Table:
 
 
 def _classes(rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(*CLASS_HEADS, title="by class, first seed", title_justify="left")
-    for column in table.columns[3:]:
-        column.justify = "right"
-    for row in rows:
+    table = Table(*rows[0], title="by class, first seed", title_justify="left")
+    for column in table.columns:
+        if column.header not in ("policy", "window", "class"):
+            column.justify = "right"
+    for row in rows[1:]:
         table.add_row(*map(escape, row))
     return table
 

@@ -1,5 +1,8 @@
 """What ran, in sentences that the terminal and the page share."""
 
+from collections.abc import Sequence
+
+from pointsman.report.replay.metrics import DEVIATIONS, ReplayMetric
 from pointsman.report.replay.study import ScenarioReport
 from pointsman.report.rows import TIMES, count, percent, rate, seconds, shown
 
@@ -25,3 +28,17 @@ def asked(scenario: ScenarioReport) -> str:
         f"TPOT ≤ {seconds(slo.tpot_s)}; hit ratio of one unbounded cache: "
         f"{shown(scenario.seeds[0].ideal_hit_ratio, percent)}"
     )
+
+
+DEVIATIONS_MEANING = (
+    "load dev.: how unevenly the nodes were loaded, sigma / mu of their requests; rem. dev.: of "
+    "the time that each needed for what it had; rem. spread: that sigma"
+)
+
+
+def legend(metrics: Sequence[ReplayMetric]) -> str:
+    """What the marks and the shortened names of these columns mean."""
+    told = ["*: best"]
+    if any(metric in DEVIATIONS for metric in metrics):
+        told.append(DEVIATIONS_MEANING)
+    return "; ".join(told)
