@@ -266,8 +266,11 @@ async def test_a_removed_node_has_no_series(client: Client, cluster: Cluster) ->
 
 
 async def test_unknown_routes_answer_in_json(client: Client) -> None:
-    assert "GET /nope" in (await get(client, "/nope", 404))["error"]["message"]
-    assert (await send(client, "POST", "/metrics", {}, 405))["error"]["type"]
+    lost = (await get(client, "/nope", 404))["error"]["message"]
+    assert lost.startswith("GET /nope: ")
+    assert "/pointsman/v1/nodes/{name}/drain" in lost
+    refused = (await send(client, "POST", "/metrics", {}, 405))["error"]
+    assert "Allowed: GET, HEAD." in refused["message"]
 
 
 async def test_a_body_that_does_not_decode_is_the_senders_mistake(client: Client) -> None:

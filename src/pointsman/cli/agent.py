@@ -39,6 +39,7 @@ Try it, in three terminals:
 Over a network both sides need one secret (`openssl rand -hex 32 > FILE`): --secret-file here,
 agents.secret_file there. It proves who is who; what is sent after that is not encrypted.
 
+\b
 With --run the agent starts the engine itself, again when it dies, and ends it with itself:
   pointsman agent --scheduler HOST:PORT --engine http://127.0.0.1:8000 --run -- \\
       vllm serve MODEL --port 8000

@@ -183,8 +183,8 @@ class AdminApi:
         if not found:
             raise _Problem(
                 404,
-                f"No decision about '{request_id}' is remembered. The last "
-                f"{len(self._decisions)} are; the id is in the x-request-id header of the answer.",
+                f"No decision about '{request_id}' is among the last {len(self._decisions)}, which "
+                "are remembered. The id is in the x-request-id header of the answer.",
             )
         return _json({"request_id": request_id, "decisions": found})
 
@@ -315,10 +315,22 @@ async def _json_errors(request: web.Request, handler: Handler) -> web.StreamResp
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        message = f"{request.method} {request.path}: {error.reason}."
+        message = f"{request.method} {request.path}: {error.reason}.{_remedy(request, error)}"
         return _json(_error(error.status, message), status=error.status)
     except web.RequestPayloadError:
         return _json(_error(400, "The body does not decode as its encoding."), status=400)
     except Exception:  # the driver's outermost frame: one bug must not show a stack trace
         log.exception("%s %s failed", request.method, request.path)
         return _json(_error(500, "The admin plane failed; the log says how."), status=500)
+
+
+def _remedy(request: web.Request, error: web.HTTPException) -> str:
+    """Which routes or methods there are, for who asked for others."""
+    match error:
+        case web.HTTPMethodNotAllowed():
+            return f" Allowed: {', '.join(sorted(error.allowed_methods))}."
+        case web.HTTPNotFound():
+            routes = {each.canonical for each in request.app.router.resources()}
+            return f" There are: {', '.join(sorted(routes))}."
+        case _:
+            return ""

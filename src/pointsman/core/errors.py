@@ -99,7 +99,11 @@ ANSWERS: dict[Reason, Answer] = {
     Reason.MODEL_NOT_FOUND: Answer(
         404, _INVALID, "No such model. GET /v1/models lists what is served."
     ),
-    Reason.ROUTE_NOT_FOUND: Answer(404, _INVALID, "No such route."),
+    Reason.ROUTE_NOT_FOUND: Answer(
+        404,
+        _INVALID,
+        "No such route. The API is under /v1; metrics and state are on the admin port.",
+    ),
     Reason.METHOD_NOT_ALLOWED: Answer(405, _INVALID, "The route does not allow this method."),
     Reason.BODY_TOO_LARGE: Answer(413, _INVALID, "The request body is too large."),
     Reason.HEAD_TOO_LARGE: Answer(431, _INVALID, "The request's header fields are too large."),
