@@ -9,7 +9,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pointsman.core.ids import NodeId, RequestId
 from pointsman.core.ledger import Ledger
-from pointsman.core.limits import LEASE_TTL_S, RESERVATION_TTL_S
 from pointsman.core.placement import Lease, LeaseState
 
 A, B = NodeId(1), NodeId(2)
@@ -24,11 +23,11 @@ def ledger() -> Ledger:
 
 
 def test_a_lease_is_reserved_committed_and_released_once(ledger: Ledger) -> None:
-    lease = ledger.reserve(ONE, A, 30, 5.0)
-    assert lease == Lease(ONE, A, 30, LeaseState.RESERVED, 5.0 + RESERVATION_TTL_S)
+    lease = ledger.reserve(ONE, A, 30)
+    assert lease == Lease(ONE, A, 30, LeaseState.RESERVED)
     assert (ledger.free(A), ledger.leased(A), ledger.lease_count(A)) == (70, 30, 1)
-    committed = ledger.commit(ONE, 6.0)
-    assert committed == Lease(ONE, A, 30, LeaseState.COMMITTED, 6.0 + LEASE_TTL_S)
+    committed = ledger.commit(ONE)
+    assert committed == Lease(ONE, A, 30, LeaseState.COMMITTED)
     assert (ledger.reserved_blocks, ledger.committed_blocks) == (0, 30)
     assert ledger.release(ONE) == committed
     assert ledger.release(ONE) is None
@@ -36,15 +35,15 @@ def test_a_lease_is_reserved_committed_and_released_once(ledger: Ledger) -> None
 
 
 def test_a_second_lease_of_a_request_is_a_programmers_error(ledger: Ledger) -> None:
-    ledger.reserve(ONE, A, 1, 0.0)
+    ledger.reserve(ONE, A, 1)
     with pytest.raises(AssertionError):
-        ledger.reserve(ONE, B, 1, 0.0)
+        ledger.reserve(ONE, B, 1)
     ledger.release(ONE)
-    assert ledger.reserve(ONE, B, 1, 0.0).node_id == B
+    assert ledger.reserve(ONE, B, 1).node_id == B
 
 
 def test_a_node_of_unknown_capacity_has_room(ledger: Ledger) -> None:
-    ledger.reserve(ONE, B, 10**9, 0.0)
+    ledger.reserve(ONE, B, 10**9)
     assert ledger.fits(B, 10**9)
     assert ledger.free(B) is None
     assert ledger.leased(B) == 10**9
@@ -52,48 +51,33 @@ def test_a_node_of_unknown_capacity_has_room(ledger: Ledger) -> None:
 
 def test_an_oversized_request_fits_an_idle_node_and_takes_all_of_it(ledger: Ledger) -> None:
     assert ledger.fits(A, 5_000)
-    assert ledger.reserve(ONE, A, 5_000, 0.0).blocks == 100
+    assert ledger.reserve(ONE, A, 5_000).blocks == 100
     assert not ledger.fits(A, 1)
     assert ledger.free(A) == 0
 
 
 def test_a_node_with_leases_has_room_for_what_is_free(ledger: Ledger) -> None:
-    ledger.reserve(ONE, A, 60, 0.0)
+    ledger.reserve(ONE, A, 60)
     assert ledger.fits(A, 40)
     assert not ledger.fits(A, 41)
 
 
 def test_late_messages_about_a_lease_that_is_gone_change_nothing(ledger: Ledger) -> None:
-    assert ledger.commit(ONE, 0.0) is None
+    assert ledger.commit(ONE) is None
     assert ledger.release(ONE) is None
     assert ledger.forget(B) == []
     ledger.check()
     assert len(ledger) == 0
 
 
-def test_a_commit_that_comes_twice_does_not_prolong_the_lease(ledger: Ledger) -> None:
-    ledger.reserve(ONE, A, 1, 0.0)
-    assert ledger.commit(ONE, 1.0) == ledger.commit(ONE, 500.0)
-
-
-def test_what_nobody_releases_expires_in_order(ledger: Ledger) -> None:
-    first = ledger.reserve(ONE, A, 1, 0.0)
-    second = ledger.reserve(TWO, A, 2, 1.0)
-    assert ledger.expire(RESERVATION_TTL_S - 0.1) == []
-    assert ledger.expire(RESERVATION_TTL_S + 1.0) == [first, second]
-    assert ledger.free(A) == 100
-
-
-def test_a_committed_lease_outlives_its_reservation(ledger: Ledger) -> None:
-    ledger.reserve(ONE, A, 1, 0.0)
-    committed = ledger.commit(ONE, 10.0)
-    assert ledger.expire(RESERVATION_TTL_S + 1.0) == []
-    assert ledger.expire(10.0 + LEASE_TTL_S) == [committed]
+def test_a_commit_may_come_twice(ledger: Ledger) -> None:
+    ledger.reserve(ONE, A, 1)
+    assert ledger.commit(ONE) == ledger.commit(ONE)
 
 
 def test_the_leases_of_a_node_that_died_are_void(ledger: Ledger) -> None:
-    lost = ledger.reserve(ONE, A, 30, 0.0)
-    kept = ledger.reserve(TWO, B, 7, 0.0)
+    lost = ledger.reserve(ONE, A, 30)
+    kept = ledger.reserve(TWO, B, 7)
     assert ledger.forget(A) == [lost]
     assert ledger.release(ONE) is None, "a late release finds nothing"
     assert ledger.get(TWO) == kept
@@ -101,7 +85,7 @@ def test_the_leases_of_a_node_that_died_are_void(ledger: Ledger) -> None:
 
 
 def test_capacity_may_shrink_below_what_is_leased(ledger: Ledger) -> None:
-    ledger.reserve(ONE, A, 80, 0.0)
+    ledger.reserve(ONE, A, 80)
     ledger.set_capacity(A, 50)
     assert (ledger.free(A), ledger.fits(A, 1), ledger.leased(A)) == (0, False, 80)
     ledger.check()
@@ -122,7 +106,6 @@ class LedgerAgainstTwin(RuleBasedStateMachine):
         self.ledger = Ledger()
         self.leases: list[Lease] = []
         self.capacities: dict[NodeId, int | None] = {}
-        self.now_s = 0.0
 
     @rule(node_id=NODES, blocks=st.none() | st.integers(0, 50))
     def set_capacity(self, node_id: NodeId, blocks: int | None) -> None:
@@ -133,12 +116,12 @@ class LedgerAgainstTwin(RuleBasedStateMachine):
     def place(self, request_id: RequestId, node_id: NodeId, blocks: int) -> None:
         if any(lease.request_id == request_id for lease in self.leases):
             return
-        self.leases.append(self.ledger.reserve(request_id, node_id, blocks, self.now_s))
+        self.leases.append(self.ledger.reserve(request_id, node_id, blocks))
         self.capacities.setdefault(node_id, None)
 
     @rule(request_id=REQUESTS)
     def first_token(self, request_id: RequestId) -> None:
-        committed = self.ledger.commit(request_id, self.now_s)
+        committed = self.ledger.commit(request_id)
         self._replace(request_id, committed)
         assert committed is None or committed.state is LeaseState.COMMITTED
 
@@ -157,14 +140,6 @@ class LedgerAgainstTwin(RuleBasedStateMachine):
         }
         self.leases = [lease for lease in self.leases if lease.node_id != node_id]
         self.capacities.pop(node_id, None)
-
-    @rule(seconds=st.sampled_from([0.1, RESERVATION_TTL_S / 2, LEASE_TTL_S / 2]))
-    def time_passes(self, seconds: float) -> None:
-        self.now_s += seconds
-        expired = self.ledger.expire(self.now_s)
-        due = [lease for lease in self.leases if lease.expires_s <= self.now_s]
-        assert {lease.request_id for lease in expired} == {lease.request_id for lease in due}
-        self.leases = [lease for lease in self.leases if lease.expires_s > self.now_s]
 
     @invariant()
     def leases_are_what_is_held(self) -> None:

@@ -1,4 +1,4 @@
-"""The ledger never leaks: any order of arrivals, cancels, failures, node deaths, restarts,
+"""The ledger never leaks: any order of arrivals, cancels, failures, node deaths, restarts, lost,
 duplicate and late messages leaves exactly what is really held."""
 
 from hypothesis import settings
@@ -6,13 +6,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pointsman.core.admission_rules import AdmissionRules, QueueOrder
+from pointsman.core.audit import REPORTS
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import (
+    Compensated,
     Effect,
     Held,
     NodeDraining,
     NodeLeft,
     NodeProbed,
+    NodeReported,
+    NodeSignals,
     NodeWarmed,
     Placed,
     PolicyChosen,
@@ -21,7 +25,7 @@ from pointsman.core.events import (
     RulesChanged,
 )
 from pointsman.core.ids import NodeId
-from pointsman.core.limits import Preemption, Rules, WarmUpRules
+from pointsman.core.limits import LEASE_S_MAX, RESERVATION_S, Preemption, Rules, WarmUpRules
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.policies import catalog
 from tests.support.driver import OPEN_GATE, Driver, request
@@ -37,6 +41,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         super().__init__()
         self.driver = Driver(SchedulerOptions(queue_length_max=4), self.RULES)
         self.placed: dict[str, NodeId] = {}
+        self.placed_s: dict[str, float] = {}
+        self.lost: set[str] = set()  # placed, and their gateway is dead
+        self.started: set[str] = set()
+        self.compensated: set[str] = set()
         self.held: set[str] = set()
         self.recalled: dict[str, NodeId] = {}
         self.count = 0
@@ -49,17 +57,29 @@ class SchedulerMachine(RuleBasedStateMachine):
                 case Placed():
                     self.held.discard(effect.request_id)
                     self.placed[effect.request_id] = effect.node_id
+                    self.placed_s[effect.request_id] = self.driver.now_s
+                case Compensated():
+                    assert effect.request_id not in self.compensated, "given back twice"
+                    assert effect.blocks >= 0
+                    self.compensated.add(effect.request_id)
                 case Held():
                     self.held.add(effect.request_id)
                 case Refused():
                     self.held.discard(effect.request_id)
-                    self.placed.pop(effect.request_id, None)
+                    self.forget(effect.request_id)
                 case Recalled():
                     assert self.placed[effect.request_id] == effect.node_id
                     assert effect.request_id not in self.recalled, "asked for twice"
                     self.recalled[effect.request_id] = effect.node_id
                 case _:
                     pass
+
+    def forget(self, request_id: str) -> None:
+        """Its attempt is over, or all of it."""
+        self.placed.pop(request_id, None)
+        self.recalled.pop(request_id, None)
+        for names in (self.lost, self.started, self.compensated):
+            names.discard(request_id)
 
     @rule(
         request_id=REQUESTS,
@@ -95,13 +115,16 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(request_id=REQUESTS)
     def start(self, request_id: str) -> None:
         self.recalled.pop(request_id, None)  # void: the first byte was sooner
+        if request_id in self.placed and request_id not in self.started:
+            if self.placed[request_id] in self.driver.ids.values():
+                self.compensated.discard(request_id)
+            self.started.add(request_id)
         self.take(self.driver.start(request_id))
 
     @rule(request_id=REQUESTS, kind=st.sampled_from(FailureKind))
     def fail(self, request_id: str, kind: FailureKind) -> None:
         """Recalls that nobody asked for are among them: they must do no harm."""
-        self.placed.pop(request_id, None)
-        self.recalled.pop(request_id, None)
+        self.forget(request_id)
         self.take(self.driver.fail(request_id, kind))
 
     @precondition(lambda self: self.recalled)
@@ -118,13 +141,39 @@ class SchedulerMachine(RuleBasedStateMachine):
     def settle(
         self, request_id: str, end: EndCause, cached: int | None, prompt: int | None
     ) -> None:
-        self.placed.pop(request_id, None)
-        self.recalled.pop(request_id, None)
+        self.forget(request_id)
         self.held.discard(request_id)
         effects = self.driver.settle(
             request_id, end, streamed=True, cached_tokens=cached, prompt_tokens=prompt, ttft_s=0.1
         )
         self.take(effects)
+
+    @rule(request_id=REQUESTS)
+    def lose(self, request_id: str) -> None:
+        """Its gateway dies. What it had said before may still arrive, by the rules above."""
+        if request_id in self.placed:
+            self.lost.add(request_id)
+
+    @rule(
+        name=NODES,
+        running=st.none() | st.integers(0, 4),
+        waiting=st.none() | st.integers(0, 2),
+        kv_usage=st.sampled_from([None, 0.0, 0.5]),
+        times=st.integers(1, REPORTS),
+    )
+    def report(
+        self,
+        name: str,
+        running: int | None,
+        waiting: int | None,
+        kv_usage: float | None,
+        times: int,
+    ) -> None:
+        """Whatever an engine says of itself, true or not."""
+        signals = NodeSignals(running=running, waiting=waiting, kv_usage=kv_usage)
+        for _ in range(times):
+            event = NodeReported(self.driver.ids[name], self.driver.now_s, signals)
+            self.take(self.driver.step(event))
 
     @rule(name=NODES)
     def restart(self, name: str) -> None:
@@ -158,9 +207,12 @@ class SchedulerMachine(RuleBasedStateMachine):
     def choose(self, policy: str) -> None:
         self.take(self.driver.step(PolicyChosen(policy)))
 
-    @rule(seconds=st.sampled_from([0.1, 6.0, 700.0]))
+    @rule(seconds=st.sampled_from([0.1, 6.0, 40.0, 700.0, LEASE_S_MAX]))
     def wait(self, seconds: float) -> None:
         self.take(self.driver.advance(seconds))
+        for request_id in list(self.placed):
+            if self.driver.now_s - self.placed_s[request_id] >= LEASE_S_MAX:
+                self.forget(request_id)
 
     @invariant()
     def nothing_leaks(self) -> None:
@@ -169,15 +221,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert scheduler.held == len(self.held)
         views = scheduler.nodes(self.driver.now_s)
         for view in views:
-            here = sum(1 for node_id in self.placed.values() if node_id == view.node_id)
-            assert view.inflight == here, view
+            here = [r for r, node_id in self.placed.items() if node_id == view.node_id]
+            assert view.inflight == len([r for r in here if r not in self.compensated]), view
 
     def teardown(self) -> None:
-        """When every client leaves, everything is back at zero."""
-        while self.placed or self.held:
-            request_id = next(iter([*self.held, *self.placed]))
-            self.settle(request_id, EndCause.CLIENT_GONE, None, None)
-        assert self.driver.scheduler.in_flight == 0
+        """When every client leaves, everything is back at zero: at once, but for those of whom
+        nobody will tell, and soon what these had."""
+        while living := [*self.held, *(r for r in self.placed if r not in self.lost)]:
+            self.settle(living[0], EndCause.CLIENT_GONE, None, None)
+        assert self.driver.scheduler.in_flight == len(self.lost)
+        self.wait(2 * RESERVATION_S)
+        for name in self.driver.ids:
+            self.report(name, 0, 0, None, REPORTS)
         for view in self.driver.scheduler.nodes(self.driver.now_s):
             assert (view.inflight, view.kv_blocks_leased, view.queue_s) == (0, 0, 0.0), view
 

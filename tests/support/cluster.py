@@ -121,7 +121,7 @@ class Cluster:
             gateway["engine_connections"] - gateway["engine_connections_idle"]
         )
         counts |= state["failures"]
-        counts["leases expired"] = state["stats"]["leases_expired"]
+        counts["compensated"] = state["stats"]["compensated"]
         for node in state["nodes"]:
             counts[f"{node['name']} inflight"] = node["inflight"]
             counts[f"{node['name']} leased"] = node["kv_blocks_leased"]

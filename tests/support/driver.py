@@ -9,6 +9,7 @@ from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import (
     Admitted,
     Arrived,
+    Compensated,
     Effect,
     Event,
     Failed,
@@ -138,6 +139,8 @@ def _told(effect: Effect) -> str:
             return f"refused {effect.request_id}, retry after {wait}: {effect.decision.why}"
         case Recalled():
             return f"recalled {effect.request_id} from #{effect.node_id}: {effect.cause}"
+        case Compensated():
+            return f"compensated {effect.request_id} on #{effect.node_id}: {effect.decision.why}"
         case Admitted():
             return f"admitted {effect.name} as #{effect.node_id}"
         case Turned():

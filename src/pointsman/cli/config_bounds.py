@@ -48,6 +48,14 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "others wait for."
         ),
     ] = _STAGES.total_s
+    reservation_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds after which a request that its engine does not count gives back "
+            "what is reserved for it, but never before three times its own expected wait. Shorter "
+            "frees sooner what a dead gateway or a lost message has left behind."
+        ),
+    ] = limits.RESERVATION_S
     queue_s: Annotated[
         Seconds,
         Meta(

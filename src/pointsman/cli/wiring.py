@@ -30,6 +30,7 @@ def scheduler_options(config: Config) -> SchedulerOptions:
         policy=config.policy,
         queue_length_max=config.limits.queue_length_max,
         hold_s=config.timeouts.queue_s,
+        reservation_s=config.timeouts.reservation_s,
         health=HealthRules(
             probe_failures_max=config.health.probe_failures_max,
             probe_successes_min=config.health.probe_successes_min,

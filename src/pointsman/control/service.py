@@ -20,6 +20,7 @@ from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.events import (
     Admitted,
     Arrived,
+    Compensated,
     Effect,
     Event,
     Failed,
@@ -215,6 +216,8 @@ class SchedulerService:
             match effect:
                 case Placed() | Held() | Refused() | Recalled():
                     self._deliver(effect)
+                case Compensated():
+                    self._decisions.record(effect.decision)
                 case Admitted():
                     for watcher in self._watchers:
                         watcher.admitted(effect)

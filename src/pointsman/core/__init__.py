@@ -7,6 +7,7 @@ Reading order, top-down; a file imports only from files below it:
     state          all that the scheduler owns, and looks at it
     stats          what the scheduler has counted
     views          frozen pictures of nodes, for people and metrics
+    audit          bookings against what engines report: what seems lost is given back
     records        the record of a decision
     membership     what shells report of nodes, applied
     warm_ups       nodes that compute the hottest prefixes before they get work
@@ -21,7 +22,7 @@ Reading order, top-down; a file imports only from files below it:
     policies/      which node? one policy a file, and the catalog of them
     candidates     which nodes may serve it, and why the others may not
     cost           what would it cost there: one row a candidate, in seconds
-    ledger         KV-block leases: reserve, commit, release, expiry
+    ledger         KV-block leases: reserve, commit, release
     residency      what each node is believed to hold of a prompt
     tiers          what engines keep outside of the GPU's memory
     busy           engines that call themselves busy: how much they are sent

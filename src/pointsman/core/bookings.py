@@ -51,24 +51,49 @@ class Bookings:
         """It goes to `node`, as `row` foretells."""
         request = attempt.request
         assert self._uncredited is None, "catch up before the next placement"
-        lease = self.ledger.reserve(request.id, node.id, row.kv_blocks, now_s)
-        flight = Flight(attempt, route.demand, node, row, now_s)
-        self._flights[request.id] = flight
+        flight = self._flights[request.id] = Flight(attempt, route.demand, node, row, now_s)
         self._uncredited = (flight, route)
-        node.book(request.id, flight.work, now_s)
-        self._loads.book(request, route.demand.prompt_tokens, lease, row.work_s, now_s)
+        self._reserve(flight, now_s)
         self.cluster.placed(node)
         if not request.stream:
             heappush(self._assumed_starts, (now_s + row.first_token_s, request.id))
+
+    def _reserve(self, flight: Flight, now_s: float) -> None:
+        """A lease, and a place in its node's counts."""
+        request, node, row = flight.request, flight.node, flight.predicted
+        lease = self.ledger.reserve(request.id, node.id, row.kv_blocks)
+        node.book(request.id, flight.work, now_s)
+        self._loads.book(request, flight.demand.prompt_tokens, lease, row.work_s, now_s)
 
     def start(self, request_id: RequestId, now_s: float) -> Flight | None:
         """Its first byte is there. None if it is not in flight."""
         flight = self._flights.get(request_id)
         if flight is not None:
             flight.started(now_s)
-            self.ledger.commit(request_id, now_s)
+            self.ledger.commit(request_id)
             self._loads.prefilled(request_id, now_s)
         return flight
+
+    def compensate(self, flight: Flight, now_s: float) -> int:
+        """Give back what it has of its node, although nobody has told of its end. The KV blocks
+        that are free now."""
+        assert not flight.compensated, flight.request.id
+        lease = self.ledger.get(flight.request.id)
+        self._give_back(flight, now_s)
+        flight.compensated = True
+        return 0 if lease is None else lease.blocks
+
+    def rebook(self, request_id: RequestId, now_s: float) -> bool:
+        """Its first byte is there after all: if it was compensated and its node is still the same,
+        it has its place again. Whether that was so."""
+        flight = self._flights.get(request_id)
+        if flight is None or not flight.compensated or flight.started_s is not None:
+            return False
+        if self.cluster.get(flight.node.id) is not flight.node:
+            return False
+        flight.compensated = False
+        self._reserve(flight, now_s)
+        return True
 
     def take(self, request_id: RequestId) -> Flight | None:
         """The flight ends: `keep` or `withdraw` what it has. None if it is not in flight."""
@@ -89,12 +114,16 @@ class Bookings:
     def _unbook(self, flight: Flight, now_s: float) -> Credit | None:
         """Give back what it had of its node, but for the credit: that one stands for as long
         as the incarnation does."""
-        request_id, node = flight.request.id, flight.node
-        assert flight.credit is not None, request_id
+        assert flight.credit is not None, flight.request.id
+        if not flight.compensated:
+            self._give_back(flight, now_s)
+        return flight.credit if self.cluster.get(flight.node.id) is flight.node else None
+
+    def _give_back(self, flight: Flight, now_s: float) -> None:
+        request_id = flight.request.id
         self.ledger.release(request_id)
-        node.unbook(request_id, flight.work, now_s)
+        flight.node.unbook(request_id, flight.work, now_s)
         self._loads.release(request_id, now_s)
-        return flight.credit if self.cluster.get(node.id) is node else None
 
     # --- what is done later ------------------------------------------------------------
 
@@ -129,7 +158,7 @@ class Bookings:
 
     def check(self) -> None:
         """Every booking has its flight: leases, in-flight counts and tokens add up."""
-        live = [f for f in self if self.cluster.get(f.node.id) is f.node]
+        live = [f for f in self if self.cluster.get(f.node.id) is f.node and not f.compensated]
         for node in self.cluster.nodes:
             here = [f for f in live if f.node is node]
             assert node.inflight == len(here), (node, here)

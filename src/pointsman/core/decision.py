@@ -14,6 +14,7 @@ class Ruling(StrEnum):
     PLACED = "placed"
     HELD = "held"
     REFUSED = "refused"
+    COMPENSATED = "compensated"  # what was booked for it is given back, since it seems lost
 
 
 class Candidate(msgspec.Struct, gc=False):

@@ -349,6 +349,24 @@ class Recalled(msgspec.Struct, frozen=True, gc=False):
     breaks: bool = False
 
 
+class CompensationCause(StrEnum):
+    """Why what was booked for a request is given back before anybody told of its end."""
+
+    MISSING = "missing"  # its engine has not counted it for a while
+    SILENT = "silent"  # no request may last as long
+
+
+class Compensated(msgspec.Struct, frozen=True, gc=False):
+    """So many KV blocks and a place on the node were given back. The request is not over: what is
+    told of it still counts, once."""
+
+    request_id: RequestId
+    node_id: NodeId
+    cause: CompensationCause
+    blocks: int
+    decision: Decision
+
+
 class Refused(msgspec.Struct, frozen=True, gc=False):
     """Tell the client no. `detail` names what was asked for and the remedy."""
 
@@ -395,4 +413,4 @@ class WarmUp(msgspec.Struct, frozen=True):
 
 
 Verdict = Placed | Held | Refused | Recalled
-Effect = Placed | Held | Refused | Recalled | Admitted | Turned | WarmUp | Left
+Effect = Placed | Held | Refused | Recalled | Compensated | Admitted | Turned | WarmUp | Left

@@ -25,6 +25,7 @@ class Flight:
     __slots__ = (
         "attempt",
         "batch_at_start",
+        "compensated",
         "credit",
         "demand",
         "kv_at_start",
@@ -51,6 +52,7 @@ class Flight:
         self.placed_s = now_s
         self.started_s: float | None = None
         self.recall: RecallCause | None = None  # asked for, and not answered yet
+        self.compensated = False  # what was booked for it is given back already
         self.prefill_learned = False
         share = row.queue_s / node.queue_s if node.queue_s > 0 else 0.0
         self.queue_attention = node.queue_attention * share

@@ -74,11 +74,16 @@ LEARN_INTERVAL_S = 0.05
 """A node's speeds and hits are learned from at most this many of its requests: a change of
 the engine shows within 30 samples, 1.5 s, and a sample costs about 50 µs."""
 
-RESERVATION_TTL_S = 600.0
-"""A lease that nobody commits is taken back: longer than the slowest first token allowed."""
+RESERVATION_S = 30.0
+RESERVATION_FACTOR = 3.0
+"""From here on a request may be missing on its engine, but not before so many times what was
+foreseen for it: predictions are rarely off by more where they matter."""
 
-LEASE_TTL_S = 7_200.0
-"""A committed lease that nobody releases is taken back: longer than the longest stream."""
+RESERVATION_S_MAX = 600.0
+"""A reservation that nobody commits is given back: longer than the slowest first token allowed."""
+
+LEASE_S_MAX = 7_200.0
+"""A lease that nobody releases is given back: longer than the longest request allowed."""
 
 PREFILL_SHARE_MAX = 0.75
 """The most that prefills are expected to interrupt decoding: four times its own time. Beyond it
@@ -243,10 +248,12 @@ class WarmUpRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What may change while a scheduler runs. `hold_s` is for those held from then on."""
+    """What may change while a scheduler runs. `hold_s` is for those held from then on; after
+    `reservation_s` a request that its engine does not know of may be compensated."""
 
     queue_length_max: int = QUEUE_LENGTH_MAX
     hold_s: float = QUEUE_TIMEOUT_S
+    reservation_s: float = RESERVATION_S
     health: HealthRules = HealthRules()
     retries: RetryRules = RetryRules()
     retry_guard: GuardRules = GuardRules()

@@ -91,13 +91,12 @@ class LeaseState(StrEnum):
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """KV blocks of one node, promised to one request until `expires_s`."""
+    """KV blocks of one node, promised to one request."""
 
     request_id: RequestId
     node_id: NodeId
     blocks: int
     state: LeaseState
-    expires_s: float
 
 
 class Credit(msgspec.Struct, frozen=True, gc=False):

@@ -6,6 +6,7 @@ from operator import attrgetter
 from pointsman.core.blocks import Unit
 from pointsman.core.candidates import exclusions
 from pointsman.core.decision import Candidate, Decision, Prospect, Ruling
+from pointsman.core.flight import Flight
 from pointsman.core.limits import DECISION_ROWS_MAX
 from pointsman.core.node import Node
 from pointsman.core.placement import Attempt, Choice, Hold, Refusal, Route
@@ -63,6 +64,30 @@ def decision(
 _score = attrgetter("score")
 # Python 3.11 takes 0.1 us to look an enum's member up.
 _PLACED, _BYTES, _TOKENS = Ruling.PLACED, Unit.BYTES, Unit.TOKENS
+
+
+def compensation(flight: Flight, why: str, now_s: float) -> Decision:
+    """The record of a compensation: what was foreseen, and what has come of it."""
+    request, demand = flight.request, flight.demand
+    return Decision(
+        request.id,
+        request.model,
+        now_s,
+        Ruling.COMPENSATED,
+        "",
+        why,
+        flight.node.name,
+        len(flight.attempt.tried) + flight.attempt.recalls + 1,
+        demand.prompt_tokens,
+        demand.output_tokens,
+        flight.predicted.hit_tokens,
+        flight.placed_s - flight.attempt.arrived_s,
+        0,
+        0,
+        (),
+        (),
+        _BYTES if request.prompt.token_count is None else _TOKENS,
+    )
 
 
 def _put_before_equals(rows: list[Candidate], chosen: Candidate) -> None:

@@ -14,12 +14,14 @@ from pointsman.core.decision import Candidate, Decision, Prospect
 from pointsman.core.errors import ANSWERS, FAILURE_REASONS, FailureKind, Reason
 from pointsman.core.events import (
     Arrived,
+    Compensated,
     Effect,
     Event,
     Failed,
     Held,
     IndexTrust,
     NodeJoined,
+    NodeReported,
     Placed,
     PolicyChosen,
     Refused,
@@ -55,6 +57,7 @@ class Scheduler(State):
             Settled: self._settled,
             NodeJoined: self._node_joined,
             **dict.fromkeys(NODE_EVENTS, self._node_changed),
+            NodeReported: self._node_reported,
             PolicyChosen: self._policy_chosen,
             RulesChanged: self._rules_changed,
             Tick: self._tick,
@@ -155,6 +158,7 @@ class Scheduler(State):
         return Refused(request.id, refusal.reason, retry_after_s, refusal.detail, decision)
 
     def _started(self, event: Started, now_s: float) -> list[Effect]:
+        self.stats.rebooked += self._bookings.rebook(event.request_id, now_s)
         flight = self._bookings.start(event.request_id, now_s)
         if flight is None:
             return self._stale()
@@ -229,6 +233,11 @@ class Scheduler(State):
         self._bookings.withdraw(flight, now_s)
         self._policy.left(flight.request, flight.node.name)
 
+    def _compensated(self, found: list[Compensated], now_s: float) -> list[Effect]:
+        """What seems lost has left room for others."""
+        self.stats.compensated += len(found)
+        return [*found, *self._retry_held(now_s)] if found else []
+
     # --- held requests -----------------------------------------------------------------
 
     def _retry_held(self, now_s: float) -> list[Effect]:
@@ -268,6 +277,13 @@ class Scheduler(State):
     def _node_changed(self, event: NodeEvent, now_s: float) -> list[Effect]:
         return self._after(self._membership.apply(event, now_s), now_s)
 
+    def _node_reported(self, event: NodeReported, now_s: float) -> list[Effect]:
+        effects, node = self._node_changed(event, now_s), self._cluster.get(event.node_id)
+        if node is None:
+            return effects
+        found = self._audit.reported(node, event.signals, now_s)
+        return [*effects, *self._compensated(found, now_s)]
+
     def _after(self, change: Change, now_s: float) -> list[Effect]:
         if change.stale:
             return self._stale()
@@ -288,15 +304,20 @@ class Scheduler(State):
         self._retries.apply(rules.retries)
         self.guard.apply(rules.retry_guard)
         self._recalls.apply(rules)
+        self._audit.apply(rules)
         return self._retry_held(now_s)
 
     def _tick(self, event: Tick, now_s: float) -> list[Effect]:
-        self.stats.leases_expired += len(self._ledger.expire(now_s))
+        compensated = self._audit.look(now_s)
+        self.stats.compensated += len(compensated)
+        for flight in self._audit.abandoned(now_s):
+            self._bookings.take(flight.request.id)
+            self._undo(flight, now_s)
         self._judge.look(self._bookings, now_s)
         expired = self._held.expired(now_s)
         late = [self._refuse_waiting(w, self._admission.late(w), now_s) for w in expired]
         self._membership.pass_time(now_s)
-        return [*late, *self._recalls.rescue(now_s), *self._retry_held(now_s)]
+        return [*compensated, *late, *self._recalls.rescue(now_s), *self._retry_held(now_s)]
 
     def _stale(self) -> list[Effect]:
         self.stats.stale_events += 1

@@ -5,6 +5,7 @@ from pointsman.core.admission.admission import Admission
 from pointsman.core.admission.fair import LANE_NAMES
 from pointsman.core.admission.retry_budget import RetryBudget
 from pointsman.core.admission.retry_guard import RetryGuard
+from pointsman.core.audit import Audit
 from pointsman.core.block_set import BlockSet
 from pointsman.core.bookings import Bookings
 from pointsman.core.calibration import OutputLengths, TokenRatio
@@ -61,8 +62,10 @@ class State:
             loads=self._admission.loads,
         )
         self._recalls = Recalls(options.rules, self._bookings, self._retries)
+        self._audit = Audit(options.rules, self._bookings)
         self.stats = Stats()
         self.turned = self._cluster.turned  # nodes, by health and cause
+        self.compensations = self._audit.counts  # by cause
 
     def _is_contended(self, request: Request, now_s: float) -> bool:
         """Whether it would have to wait, in the queue or on any node. A client that gives up

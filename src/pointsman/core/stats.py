@@ -14,4 +14,5 @@ class Stats(msgspec.Struct):
     recalled: int = 0
     settled: int = 0
     stale_events: int = 0
-    leases_expired: int = 0
+    compensated: int = 0
+    rebooked: int = 0

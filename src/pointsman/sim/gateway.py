@@ -12,6 +12,7 @@ from pointsman.core.errors import ANSWERS, EndCause, FailureKind, Reason
 from pointsman.core.events import (
     Admitted,
     Arrived,
+    Compensated,
     Effect,
     Event,
     Failed,
@@ -148,6 +149,8 @@ class SimulatedGateway:
                     self._refused(effect)
                 case Recalled():
                     self._recalled(effect)
+                case Compensated():
+                    pass  # its engine or its client says how it ends
                 case Admitted():
                     self.node_ids[effect.name] = effect.node_id
                 case WarmUp():

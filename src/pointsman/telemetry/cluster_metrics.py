@@ -14,6 +14,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from pointsman.core.admission.gate import Watermark
 from pointsman.core.admission.retry_guard import RetryGuard
+from pointsman.core.events import CompensationCause
 from pointsman.core.health import SERVING, Cause, Health
 from pointsman.core.scheduler import Scheduler
 from pointsman.core.views import HOT_PREFIXES_SHOWN, AdmissionView, HotPrefixView, NodeView
@@ -84,7 +85,7 @@ _STATS = (
     ("recalled", "Placements taken back before their first byte."),
     ("settled", "Requests that are over."),
     ("stale_events", "Events about nodes or requests that had ended."),
-    ("leases_expired", "Leases that nobody released; above 0 is a bug."),
+    ("rebooked", "First tokens of requests that had been compensated."),
 )
 
 
@@ -120,6 +121,7 @@ class ClusterMetrics:
         policy.add_metric((scheduler.policy,), 1)
         yield policy
         yield _turns(scheduler.turned)
+        yield _compensations(scheduler.compensations)
         yield from _storms(scheduler.guard)
         for name, help_ in _STATS:
             family = CounterMetricFamily(f"pointsman_scheduler_{name}", help_)
@@ -203,6 +205,18 @@ def _turns(counts: Mapping[tuple[Health, Cause], int]) -> Metric:
     )
     for (state, cause), count in counts.items():
         family.add_metric((state, cause), count)
+    return family
+
+
+def _compensations(counts: Mapping[CompensationCause, int]) -> Metric:
+    family = CounterMetricFamily(
+        "pointsman_compensations",
+        "Requests whose KV blocks and place were given back before anybody told of their end: "
+        "missing, the engine did not count them; silent, no request may last as long.",
+        labels=("cause",),
+    )
+    for cause in CompensationCause:
+        family.add_metric((cause,), counts.get(cause, 0))
     return family
 
 
