@@ -28,10 +28,9 @@ from pointsman.agent.report import EngineReport
 from pointsman.agent.reporter import Reporter
 from pointsman.collectors.cadence import Cadence
 from pointsman.collectors.link import NodeLink
+from pointsman.core.cache_events import BlockRemoved, ChainStored
 from pointsman.core.events import (
-    BlockRemoved,
     CacheChanged,
-    ChainStored,
     IndexTrust,
     IndexTrusted,
     ModelCard,

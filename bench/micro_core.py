@@ -126,11 +126,11 @@ def ledger() -> Iterator[Row]:
     for node in range(64):
         book.set_capacity(NodeId(node), 100_000)
         for n in range(50):
-            book.reserve(RequestId(f"{node}/{n}"), NodeId(node), 10, 0.0)
+            book.reserve(RequestId(f"{node}/{n}"), NodeId(node), 10)
 
     def lease() -> None:
-        book.reserve(request, NodeId(7), 10, 1.0)
-        book.commit(request, 1.0)
+        book.reserve(request, NodeId(7), 10)
+        book.commit(request)
         book.release(request)
 
     yield Row("ledger: reserve, commit, release", median_us(lease), "us")

@@ -12,8 +12,14 @@ from collections.abc import Iterator
 
 import msgspec
 
+from pointsman.core.cache_events import BlockStored
 from pointsman.core.cluster import Cluster
-from pointsman.core.events import BlockStored, IndexTrust, ModelCard, NodeFacts, NodeSpec
+from pointsman.core.events import (
+    IndexTrust,
+    ModelCard,
+    NodeFacts,
+    NodeSpec,
+)
 from pointsman.core.ids import ModelName, NodeName
 from pointsman.core.node import Node
 from pointsman.core.residency import Residency

@@ -14,11 +14,13 @@ from pointsman.collectors.cadence import Cadence
 from pointsman.collectors.link import NodeLink
 from pointsman.core.block_set import BUCKETS, BlockSet
 from pointsman.core.blocks import Namespace, Prompt, Scheme, Unit
-from pointsman.core.events import (
+from pointsman.core.cache_events import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
     CacheChange,
+)
+from pointsman.core.events import (
     CacheChanged,
     IndexTrust,
     IndexTrusted,

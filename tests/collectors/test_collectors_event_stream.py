@@ -8,13 +8,13 @@ from prometheus_client import CollectorRegistry
 
 from pointsman.collectors import event_stream
 from pointsman.collectors.event_stream import EventStream
-from pointsman.core.events import (
+from pointsman.core.cache_events import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
     CacheChange,
-    IndexTrust,
 )
+from pointsman.core.events import IndexTrust
 from pointsman.core.ids import NodeName
 from pointsman.telemetry.collector_metrics import CollectorMetrics
 

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pointsman.core.blocks import Namespace, Prompt, Scheme, Unit
-from pointsman.core.engine_blocks import EngineBlocks
-from pointsman.core.events import (
+from pointsman.core.cache_events import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
     CacheChange,
     EngineHash,
 )
+from pointsman.core.engine_blocks import EngineBlocks
 from pointsman.core.ids import BlockHash
 
 RECORDED = Path(__file__).parent / "data" / "kv_events_vllm.jsonl"

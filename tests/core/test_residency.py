@@ -2,12 +2,14 @@
 
 from array import array
 
-from pointsman.core.errors import EndCause
-from pointsman.core.events import (
+from pointsman.core.cache_events import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
     CacheChange,
+)
+from pointsman.core.errors import EndCause
+from pointsman.core.events import (
     CacheChanged,
     IndexTrust,
     IndexTrusted,

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from msgspec import msgpack
 
+from pointsman.core.cache_events import AllBlocksCleared
 from pointsman.core.decision import Candidate
-from pointsman.core.events import AllBlocksCleared, CacheChanged, IndexTrust, IndexTrusted
+from pointsman.core.events import CacheChanged, IndexTrust, IndexTrusted
 from pointsman.core.limits import RESTORE_SHARE_HOST, RESTORE_SHARE_STORAGE
 from pointsman.wire.engine_events import decode_batch
 from tests.support.driver import Driver, request, teach

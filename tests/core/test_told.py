@@ -6,9 +6,9 @@ import pytest
 
 from pointsman.core import told
 from pointsman.core.blocks import Namespace, Prompt, Scheme, Unit
+from pointsman.core.cache_events import BlockStored
 from pointsman.core.errors import EndCause
 from pointsman.core.events import (
-    BlockStored,
     CacheChanged,
     CacheTold,
     IndexTrust,

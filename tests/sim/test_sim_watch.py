@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pointsman.core.events import ChainStored
+from pointsman.core.cache_events import ChainStored
 from pointsman.core.ids import BlockHash, NodeName
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.views import NodeView

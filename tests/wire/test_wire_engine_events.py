@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.core.events import AllBlocksCleared, BlockRemoved, BlockStored
+from pointsman.core.cache_events import AllBlocksCleared, BlockRemoved, BlockStored
 from pointsman.wire.engine_events import (
     END_OF_REPLAY_SEQ,
     EventBatch,

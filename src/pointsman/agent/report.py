@@ -8,14 +8,16 @@ import msgspec
 from pointsman.agent.front import Front
 from pointsman.collectors.link import NodeLink
 from pointsman.core.block_set import BlockSet
-from pointsman.core.engine_blocks import EngineBlocks
-from pointsman.core.events import (
+from pointsman.core.cache_events import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
     CacheChange,
-    CacheChanged,
     ChainStored,
+)
+from pointsman.core.engine_blocks import EngineBlocks
+from pointsman.core.events import (
+    CacheChanged,
     Event,
     IndexTrust,
     IndexTrusted,

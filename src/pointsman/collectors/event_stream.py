@@ -9,7 +9,8 @@ claims nothing, and the index lives on our own routing history.
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from pointsman.core.events import AllBlocksCleared, CacheChange, IndexTrust
+from pointsman.core.cache_events import AllBlocksCleared, CacheChange
+from pointsman.core.events import IndexTrust
 from pointsman.telemetry.collector_metrics import NodeTally
 from pointsman.wire.engine_events import (
     MalformedEvent,

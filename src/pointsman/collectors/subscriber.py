@@ -15,7 +15,8 @@ import zmq.asyncio
 from pointsman.collectors.event_socket import Subscription, replay
 from pointsman.collectors.event_stream import EventStream
 from pointsman.collectors.link import NodeLink, wait_for
-from pointsman.core.events import CacheChange, CacheChanged, IndexTrust, IndexTrusted
+from pointsman.core.cache_events import CacheChange
+from pointsman.core.events import CacheChanged, IndexTrust, IndexTrusted
 from pointsman.core.ids import NodeId
 from pointsman.engines.adapters import EventSource
 

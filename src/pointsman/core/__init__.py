@@ -39,6 +39,7 @@ Reading order, top-down; a file imports only from files below it:
     prefix         prefix index: block hash -> set of nodes
     placement      what a placement is made of: question, answer, bookings
     events         what step() is told and what it answers
+    cache_events   what engines tell of their caches
     health         how a node is: transition table
     decision       the record of one decision
     request        what routing knows of one request

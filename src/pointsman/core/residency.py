@@ -17,16 +17,15 @@ from typing import Final
 
 from pointsman.core.block_set import BlockSet
 from pointsman.core.blocks import TEXT_SCHEME, Prompt, Scheme, Unit
-from pointsman.core.engine_blocks import EngineBlocks
-from pointsman.core.events import (
+from pointsman.core.cache_events import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
     CacheChange,
-    CacheTold,
     ChainStored,
-    IndexTrust,
 )
+from pointsman.core.engine_blocks import EngineBlocks
+from pointsman.core.events import CacheTold, IndexTrust
 from pointsman.core.hot_prefixes import HotPrefixes
 from pointsman.core.ids import BlockHash, Slot
 from pointsman.core.limits import INDEX_BYTES_MAX

@@ -7,8 +7,8 @@ alone; SGLang tells of its hierarchical cache likewise.
 
 from collections.abc import Sequence
 
+from pointsman.core.cache_events import BlockRemoved, BlockStored
 from pointsman.core.engine_blocks import EngineBlocks, is_on_gpu
-from pointsman.core.events import BlockRemoved, BlockStored
 from pointsman.core.ids import BlockHash, Slot
 from pointsman.core.limits import RESTORE_SHARE_HOST, RESTORE_SHARE_STORAGE
 from pointsman.core.node import Node

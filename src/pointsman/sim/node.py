@@ -10,10 +10,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from pointsman.core.blocks import Scheme, Unit
+from pointsman.core.cache_events import BlockRemoved, CacheChange, ChainStored
 from pointsman.core.events import (
-    BlockRemoved,
-    CacheChange,
-    ChainStored,
     ModelCard,
     NodeFacts,
     NodeSignals,

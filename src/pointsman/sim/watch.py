@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from pointsman.core.cache_events import CacheChange, ChainStored
 from pointsman.core.events import (
-    CacheChange,
     CacheChanged,
-    ChainStored,
     IndexTrust,
     IndexTrusted,
     NodeDescribed,

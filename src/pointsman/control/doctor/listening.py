@@ -9,7 +9,7 @@ import zmq.asyncio
 
 from pointsman.collectors.event_socket import Subscription, replay
 from pointsman.control.doctor.seen import EventsSeen
-from pointsman.core.events import BlockStored
+from pointsman.core.cache_events import BlockStored
 from pointsman.engines.adapters import EventSource
 from pointsman.wire.engine_events import MalformedEvent, decode_message
 
