@@ -88,7 +88,8 @@ def test_a_held_decision_says_where_it_stands_and_how_full_it_is() -> None:
     assert held.position == 2
     assert held.decision.load == pytest.approx(0.9)
     assert held.decision.prospect is not None
-    assert held.decision.prospect.position == 2
+    prospect = held.decision.prospect
+    assert (prospect.position, prospect.wait_s) == (2, None), "nothing has shown how long it takes"
     assert held.decision.why == "red: 90% of the nodes is taken"
     assert driver.scheduler.explain(request("x"), 0.0).why == held.decision.why
 

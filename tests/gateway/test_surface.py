@@ -1,11 +1,14 @@
 """The API's surface: routes, models, CORS, keys, ids, which headers pass and which do not."""
 
 import json
+from math import inf
 
 import pytest
 
+from pointsman.core.decision import Prospect
 from pointsman.core.errors import Reason
 from pointsman.gateway import ApiKey, GatewayOptions, key_digest
+from pointsman.gateway.replies import prospect_lines
 from tests.gateway.conftest import rig
 from tests.support.upstreams import OK_BODY, STREAM, Served, answer_ok, get, post
 
@@ -112,6 +115,22 @@ async def test_other_routes_are_refused_in_openais_shape(
         assert set(error) == {"message", "type", "param", "code"}
         assert answer.header("x-pointsman-reason") == error["code"]
         assert answer.header("x-request-id")
+
+
+@pytest.mark.parametrize(
+    ("prospect", "lines"),
+    [
+        (None, b""),
+        (Prospect(3, None), b"x-pointsman-queue-position: 3\r\n"),
+        (Prospect(3, inf), b"x-pointsman-queue-position: 3\r\n"),
+        (
+            Prospect(3, 0.25),
+            b"x-pointsman-queue-position: 3\r\nx-pointsman-expected-wait-ms: 250\r\n",
+        ),
+    ],
+)
+def test_only_a_wait_that_is_known_is_told(prospect: Prospect | None, lines: bytes) -> None:
+    assert prospect_lines(prospect) == lines
 
 
 # --- browsers -----------------------------------------------------------------------------------

@@ -150,7 +150,7 @@ class Scheduler(State):
         request, refusal = attempt.request, route.answer
         assert isinstance(refusal, Refusal), refusal
         decision = self._record(attempt, route, now_s, prospect=prospect)
-        turn_s = 0.0 if prospect is None else prospect.wait_s
+        turn_s = 0.0 if prospect is None else prospect.wait_s or 0.0
         wait_s = self._router.retry_after_s(request.model, refusal.reason, now_s, turn_s=turn_s)
         ran = bool(attempt.tried)
         retry_after_s = self.guard.told(request, refusal.reason, wait_s, now_s, ran=ran)

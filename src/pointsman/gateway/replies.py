@@ -107,12 +107,12 @@ def render(
 
 
 def prospect_lines(prospect: Prospect | None) -> bytes:
-    """What a request that had to wait, or could not, was foretold. A wait without end has no
-    milliseconds."""
+    """What a request that had to wait, or could not, was foretold. A wait without end, or
+    of which nothing is known, has no milliseconds."""
     if prospect is None:
         return b""
     lines = b"x-pointsman-queue-position: %d\r\n" % prospect.position
-    if prospect.wait_s == inf:
+    if prospect.wait_s in (None, inf):
         return lines
     return lines + b"x-pointsman-expected-wait-ms: %d\r\n" % round(prospect.wait_s * 1_000)
 

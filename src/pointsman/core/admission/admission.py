@@ -116,7 +116,7 @@ class Admission:
         position = self.held.ahead(request, is_very_long=self.is_very_long(demand)) + 1
         drain_per_s = self._drain_per_s(request)
         if drain_per_s is None:
-            return Prospect(position, 0.0)
+            return Prospect(position, None)
         left_per_s = drain_per_s - self._overtaking_per_s(request, now_s)
         return Prospect(position, position / left_per_s if left_per_s > 0 else inf)
 
@@ -125,6 +125,8 @@ class Admission:
         return demand.prompt_tokens >= self._rules.long_context_tokens
 
     def _too_late(self, request: Request, prospect: Prospect) -> Refusal | None:
+        if prospect.wait_s is None:
+            return None
         slo_s, hold_s = request.slo_ttft_s, self.held.hold_s(request)
         if slo_s is not None and prospect.wait_s > self._patience_s(request):
             detail = f"{_expected(prospect)}, its first token is due in {slo_s:g} s."
@@ -189,8 +191,8 @@ class Admission:
         return self.loads.part(request).backlog(self._rules.backlog_s, now_s)
 
     def wait_s(self, request: Request, now_s: float) -> float:
-        """What it would have to expect if it waited."""
-        return self.prospect(request, Demand(1, 0), now_s).wait_s
+        """What it would have to expect if it waited; 0 where nothing is known of that."""
+        return self.prospect(request, Demand(1, 0), now_s).wait_s or 0.0
 
     # --- helpers -----------------------------------------------------------------------
 
