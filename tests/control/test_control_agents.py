@@ -178,11 +178,28 @@ async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "SESSIONS_MAX", 1)
     async with listening() as (_, agents):
         first = await RawAgent.connect(agents.port)
-        await first.next()
+        await first.greet()
         second = await RawAgent.connect(agents.port)
         assert await second.next() == Refusal("too many agents are connected")
         assert await second.next() is None
         await first.close()
+
+
+async def test_strangers_keep_no_agent_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever reaches the port can fill it with connections that never prove anything."""
+    monkeypatch.setattr(listener, "SESSIONS_MAX", 3)
+    async with listening(secret=SECRET) as (_, agents):
+        strangers = [await RawAgent.connect(agents.port) for _ in range(6)]
+        raw = await RawAgent.connect(agents.port)
+        await raw.greet(secret=SECRET)
+        for stranger in strangers[:4]:
+            assert isinstance(await stranger.next(), Challenge)
+            assert await stranger.next() == Refusal("others have come who may greet sooner")
+        assert caplog.text.count("is refused") == 1, "a flood of them does not fill the log"
+        for each in (raw, *strangers):
+            await each.close()
 
 
 async def test_a_unix_socket_is_for_its_user_alone(tmp_path: Path) -> None:

@@ -20,7 +20,11 @@ from pointsman.engines.adapters.address import url_problem
 from pointsman.wire.control import NAME_PATTERN, Announce, Farewell
 
 SESSIONS_MAX = NODES_MAX
-"""Connections at once, greeted or not."""
+"""Connections at once, greeted or not. Beyond them who has kept us waiting for a greeting for
+longest makes way: an agent greets at once, and a flood of strangers must not keep it out."""
+
+STRANGERS_LOGGED_S = 1.0
+"""Between two lines of the log about them: whoever reaches the port could fill the disk."""
 
 GRACE_S = 5.0
 """For an agent to come back, before the collectors take over: a connection that breaks is
@@ -67,6 +71,7 @@ class AgentListener:
         self._fleet = fleet
         self._options = options
         self._server: asyncio.Server | None = None
+        self._quiet_until_s = 0.0
         self._sessions: list[AgentSession] = []
         self._by_agent: dict[str, AgentSession] = {}
         self._known: dict[NodeName, _Known] = {}
@@ -108,9 +113,21 @@ class AgentListener:
     # --- for sessions: Owner ------------------------------------------------------------
 
     def begin(self, session: AgentSession) -> bool:
-        if len(self._sessions) >= SESSIONS_MAX or self._server is None:
+        if self._server is None:
             return False
+        if len(self._sessions) >= SESSIONS_MAX:
+            stranger = next((each for each in self._sessions if each.is_stranger), None)
+            if stranger is None:
+                return False
+            stranger.refuse("others have come who may greet sooner")
         self._sessions.append(session)
+        return True
+
+    def tells_of_strangers(self) -> bool:
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._quiet_until_s:
+            return False
+        self._quiet_until_s = now_s + STRANGERS_LOGGED_S
         return True
 
     def greeted(self, session: AgentSession) -> None:

@@ -49,6 +49,10 @@ class Owner(Protocol):
         """A connection is there. False if there are too many."""
         ...
 
+    def tells_of_strangers(self) -> bool:
+        """Whether the log is to have a line of one more who is refused without a name."""
+        ...
+
     def greeted(self, session: "AgentSession") -> None:
         """The agent has proved who it is; an earlier session of its name is over."""
         ...
@@ -125,9 +129,16 @@ class AgentSession(asyncio.Protocol):
 
     def refuse(self, detail: str) -> None:
         """Say why, and close."""
-        log.warning("agent %s is refused: %s", self.agent or "(unknown)", detail[:200])
+        if self.agent or self._owner.tells_of_strangers():
+            log.warning("agent %s is refused: %s", self.agent or "(unknown)", detail[:200])
         self.send(Refusal(detail[:500]))
         self.close()
+
+    @property
+    def is_stranger(self) -> bool:
+        """Still to greet, and still may."""
+        is_open = self._transport is not None and not self._transport.is_closing()
+        return is_open and not self.agent
 
     def close(self) -> None:
         """A second call changes nothing."""
