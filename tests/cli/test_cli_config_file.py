@@ -167,6 +167,7 @@ def test_what_is_not_yaml_is_named_with_its_place(tmp_path: Path) -> None:
     found = problems(tmp_path, "listen:\n  api_keys: [${KEY}]\n")
     assert (found[0].line, found[0].message.split()[-1]) == (2, '"${NAME}"')
     assert problems(tmp_path, "engines: \x00")[0].message.startswith("not YAML")
+    assert problems(tmp_path, "[" * 500)[0].message == "nested too deeply for a configuration"
 
 
 def test_a_name_that_looks_like_a_number_is_text(tmp_path: Path) -> None:

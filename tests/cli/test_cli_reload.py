@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -134,6 +135,19 @@ async def test_a_file_that_says_the_same_changes_nothing(file: Path) -> None:
         await eventually(lambda: reloader.state().reloads["unchanged"] == 1)
         assert target.applied == []
         assert reloader.state().last is Result.UNCHANGED
+
+
+async def test_requests_go_on_while_a_large_file_is_read(file: Path) -> None:
+    """A thousand engines take a second to parse."""
+    readers = []
+
+    def load() -> Config:
+        readers.append(threading.current_thread())
+        return Config()
+
+    await Reloader(Source(file, load), Target()).reload("a test")
+    assert len(readers) == 1
+    assert readers[0] is not threading.main_thread()
 
 
 async def test_what_speaks_against_a_file_rejects_it_as_a_whole(file: Path) -> None:

@@ -156,7 +156,7 @@ class Reloader:
         if file is None:
             return _rejected("there is no configuration file: start with -c FILE")
         try:
-            read = self._source.read()
+            read = await asyncio.to_thread(self._source.read)  # long files take a second
         except Rejected as rejected:
             return _rejected(
                 *(f"{file}:{p.line}:{p.column}: {p.message}" for p in rejected.problems)

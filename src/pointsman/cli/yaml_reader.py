@@ -81,6 +81,8 @@ def _compose(text: str) -> yaml.Node | None:
         raise Rejected([Problem(line, column, message)]) from None
     except yaml.YAMLError as error:
         raise Rejected([Problem(1, 1, f"not YAML: {str(error).splitlines()[0]}")]) from None
+    except RecursionError:
+        raise Rejected([Problem(1, 1, "nested too deeply for a configuration")]) from None
 
 
 _Path = tuple[str | int, ...]
