@@ -273,6 +273,18 @@ async def test_unknown_routes_answer_in_json(client: Client) -> None:
     assert "Allowed: GET, HEAD." in refused["message"]
 
 
+async def test_a_web_page_steers_nothing(client: Client, cluster: Cluster) -> None:
+    """A browser lets any page send a POST here: it could add an engine, to which prompts go."""
+    page = {"Origin": "https://anywhere.example", "Content-Type": "text/plain"}
+    node = b'{"name": "n2", "url": "http://127.0.0.1:1"}'
+    async with client.post("/pointsman/v1/nodes", data=node, headers=page) as reply:
+        assert reply.status == 403
+        assert "https://anywhere.example" in (await reply.json())["error"]["message"]
+    assert cluster.fleet.names == ["n"]
+    async with client.get("/pointsman/v1/nodes", headers=page) as reply:
+        assert reply.status == 200, "which the page cannot read"
+
+
 async def test_a_body_that_does_not_decode_is_the_senders_mistake(client: Client) -> None:
     headers = {"content-encoding": "gzip"}
     async with client.put("/pointsman/v1/policy", data=b"\x1f\x8bno", headers=headers) as reply:

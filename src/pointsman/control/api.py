@@ -1,6 +1,7 @@
 """The admin plane: what the scheduler sees, why it decides, and the few levers there are.
 
-Loopback by default, and without keys: who reaches it can drain nodes. Every answer is JSON
+Loopback by default, and without keys: who reaches it can drain nodes. Web pages are kept out,
+since a browser on this machine lets any of them send a POST here. Every answer is JSON
 but /metrics; every error names what was asked for and the remedy. Bodies are bounded.
 """
 
@@ -302,6 +303,8 @@ def _error(status: int, message: str) -> Mapping[str, object]:
     return {"error": {"message": message, "type": kind, "param": None, "code": None}}
 
 
+_READING = ("GET", "HEAD")
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -309,6 +312,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 async def _json_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Every refusal in one shape, aiohttp's own of routes and sizes included."""
     try:
+        if (origin := request.headers.get("Origin")) and request.method not in _READING:
+            raise _Problem(403, f"Web pages steer nothing here, and this is from {origin[:200]}.")
         return await handler(request)
     except _Problem as problem:
         return _json(_error(problem.status, problem.message), status=problem.status)
