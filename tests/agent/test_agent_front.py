@@ -171,6 +171,39 @@ async def test_an_engine_that_is_not_there_is_a_bad_gateway() -> None:
             assert reply.status == 502
 
 
+async def raw(port: int, target: str, field: str = "a: b") -> bytes:
+    """The first line of what is answered to a head as it stands."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {target} HTTP/1.1\r\nhost: x\r\n{field}\r\n\r\n".encode())
+    try:
+        return await reader.readline()
+    finally:
+        writer.close()
+
+
+async def test_a_target_is_a_path_of_the_engine() -> None:
+    """Another form, appended to the engine's address, would name another host."""
+    async with fronted() as s:
+        assert b" 200 " in await raw(s.front.port, "/health")
+        for target in ("http://127.0.0.1:9/health", "abc://elsewhere/health"):
+            assert b" 400 " in await raw(s.front.port, target)
+
+
+async def test_what_the_gateway_lets_through_is_not_too_long() -> None:
+    lengths = []
+
+    async def engine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lengths.append(len(await reader.readuntil(b"\r\n\r\n")))
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(engine, "127.0.0.1", 0, limit=1 << 20)
+    async with server, fronted() as s:
+        s.front._url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        assert b" 204 " in await raw(s.front.port, "/health", f"x-a: {'a' * 60_000}")
+    assert lengths[0] > 60_000
+
+
 async def test_who_drains_hands_everything_new_back() -> None:
     async with fronted() as s:
         s.front.draining = True

@@ -24,6 +24,8 @@ from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_LOW, PRIORITY_MAX, PRI
 from pointsman.wire.openai import endpoint_of, error_body
 
 BODY_BYTES_MAX: Final = 64 * 1_024 * 1_024
+HEAD_BYTES_MAX: Final = 64 * 1_024
+"""Of one line: as much as the gateway lets through in all."""
 CONNECT_S_MAX: Final = 5.0
 HAND_BACK: Final = "x-pointsman-hand-back"
 
@@ -81,7 +83,13 @@ class Front:
         async with aiohttp.ClientSession(
             connector=connector, timeout=timeout, auto_decompress=False, skip_auto_headers=_ADDED
         ) as self._session:
-            server = web.Server(self._handle, handler_cancellation=True, access_log=None)
+            server = web.Server(
+                self._handle,
+                handler_cancellation=True,
+                access_log=None,
+                max_line_size=HEAD_BYTES_MAX,
+                max_field_size=HEAD_BYTES_MAX,
+            )
             runner = web.ServerRunner(server, shutdown_timeout=1.0)
             await runner.setup()
             try:
@@ -99,6 +107,8 @@ class Front:
             self._begin_next()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if not request.raw_path.startswith("/"):
+            return web.Response(status=400, text="send the path alone")
         try:
             body = await _body(request)
         except web.HTTPRequestEntityTooLarge as too_large:
