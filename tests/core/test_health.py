@@ -160,19 +160,23 @@ def test_an_open_node_tries_again_later_each_time_up_to_a_bound() -> None:
     assert patient.condition.open_s == 5.0, "old trouble is forgotten"
 
 
+def may_take(condition: Condition, inflight: int, priority: int) -> bool:
+    return condition.may_take(inflight, 0.0, peers_mean=10.0, peers_s=0.0, priority=priority)
+
+
 def test_a_trial_is_one_request_of_low_priority_until_that_takes_too_long() -> None:
     patient = broken()
     patient.wait(5.0)
     condition = patient.condition
     assert patient.state() is Health.HALF_OPEN
-    assert condition.may_take(0, 10.0, PRIORITY_LOW)
-    assert not condition.may_take(0, 10.0, PRIORITY_NORMAL)
+    assert may_take(condition, 0, PRIORITY_LOW)
+    assert not may_take(condition, 0, PRIORITY_NORMAL)
     patient.wait(1.0)
-    assert condition.may_take(0, 10.0, PRIORITY_NORMAL)
+    assert may_take(condition, 0, PRIORITY_NORMAL)
     condition.placed(RequestId("trial"))
-    assert not condition.may_take(1, 10.0, PRIORITY_LOW)
+    assert not may_take(condition, 1, PRIORITY_LOW)
     condition.ended(RequestId("trial"))
-    assert condition.may_take(0, 10.0, PRIORITY_LOW)
+    assert may_take(condition, 0, PRIORITY_LOW)
 
 
 def test_a_trial_that_is_answered_lets_the_node_warm_up() -> None:

@@ -24,12 +24,13 @@ from pointsman.core.health_limits import (
     QUEUE_GROWTHS_MAX,
     SLOW_SAMPLES,
     SLOW_START_S,
+    SUSPECT_S,
 )
 from pointsman.core.ids import NodeName
 from pointsman.core.limits import PRIORITY_LOW, HealthRules
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.views import NodeView
-from tests.support.driver import Driver, teach
+from tests.support.driver import Driver, request, teach
 
 OUT_S = 5.0
 
@@ -55,6 +56,11 @@ class Ward(Driver):
 
     def health(self, name: str) -> Health:
         return self.view(name).health
+
+    def decode_s(self, name: str) -> float:
+        """What an answer is expected to take there."""
+        rows = self.scheduler.explain(request("asked"), self.now_s).candidates
+        return next(row.decode_s for row in rows if row.node == name)
 
     def place(self, name: str, text: str = "hello", **fields: object) -> str:
         """A request that is placed on `name`, now."""
@@ -276,6 +282,23 @@ def test_a_node_that_takes_much_longer_than_foreseen_is_suspected_if_its_peers_d
     assert "times as long as foreseen" in ward.view("a").health_detail
 
 
+def test_a_slow_node_is_priced_as_slow_and_stays_suspected_until_it_is_not() -> None:
+    ward = Ward("a", "b", "c")
+    for factor in (1, 10):
+        for _ in range(SLOW_SAMPLES):
+            for name in "bc":
+                ward.answer(name, 0.1)
+            ward.answer("a", 0.1 * factor, decode_s=0.5 * factor)
+    assert ward.health("a") is Health.SUSPECT
+    assert ward.decode_s("a") > 3 * ward.decode_s("b"), "before its own samples have told"
+    ward.advance(2 * SUSPECT_S)
+    assert ward.health("a") is Health.SUSPECT, "nothing has come that shows otherwise"
+    ward.answer("a", 0.1)
+    ward.advance(1.0)
+    assert (ward.health("a"), ward.view("a").health_cause) == (Health.WARMING, Cause.RECOVERED)
+    assert ward.decode_s("a") == ward.decode_s("b")
+
+
 def test_slow_decoding_is_seen_too() -> None:
     ward = Ward("a", "b", "c")
     for _ in range(SLOW_SAMPLES):
@@ -422,6 +445,23 @@ def test_a_new_node_among_old_ones_has_a_tenth_of_their_work_at_first() -> None:
     for number in range(20, 40):
         ward.arrive(f"r {number}")
     assert ward.view("new").inflight == 25
+
+
+def test_a_new_node_has_one_long_prefill_at_a_time_while_its_peers_have_none_waiting() -> None:
+    """Its cache is cold and it idles: it would be sent all that is new at once."""
+    long = "what nobody has sent before " * 500
+    ward = Ward("a", "b", policy="least_request")
+    for number in range(80):
+        ward.arrive(f"old {number}", stream=True)
+        ward.start(f"old {number}")
+    ward.now_s = SLOW_START_S
+    ward.ready("new")
+    for number in range(3):
+        ward.arrive(f"r {number}", long, stream=True)
+        assert ward.view("new").inflight == 1
+    ward.start("r 0")
+    ward.arrive("r 3", long, stream=True)
+    assert ward.view("new").inflight == 2
 
 
 def test_a_restarted_engine_begins_slowly_too() -> None:

@@ -16,12 +16,6 @@ from pointsman.cli.replay import replay
 FILES = sorted((Path(__file__).parents[2] / "bench" / "scenarios").glob("*.yaml"))
 
 SHORT_OF: dict[str, frozenset[str]] = {
-    "node-faults": frozenset(
-        {
-            "slow tenfold: ttft_s.p99 (from 25 s, until 40 s)",
-            "dies and returns every 4 s: ttft_s.p99 (from 25 s, until 40 s)",
-        }
-    ),
     # 1.27 with this seed, 1.25 and 0.98 with the next two; their mean keeps it.
     "overload": frozenset({"overload: ttft_s.p99 (priority high, steady)"}),
 }

@@ -83,8 +83,9 @@ class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     suspect_s: Annotated[
         Seconds,
         Meta(
-            description="Seconds after which a suspicion that nothing confirms is dropped. Until "
-            "then the engine has a lowered share of the work."
+            description="Seconds after which a suspicion that nothing confirms is dropped; that it "
+            "is slow, once an answer of its shows otherwise. Until then the engine has a lowered "
+            "share of the work."
         ),
     ] = _HEALTH.suspect_s
     slow_factor: Annotated[

@@ -42,14 +42,22 @@ def _has_context(nodes: Iterable[Node], request: Request, tokens: int) -> bool:
 def _within_share(nodes: list[Node], serving: Sequence[Node], request: Request) -> list[Node]:
     """Without those that have their share of their peers' work, where peers of full weight serve:
     rather a node that is suspected than none."""
-    full = [node.inflight for node in serving if node.condition.weight == 1.0]
+    full = [node for node in serving if node.condition.weight == 1.0]
     if not full:
         return nodes
-    mean, priority = sum(full) / len(full), request.priority
+    mean = sum(node.inflight for node in full) / len(full)
+    queue_s = sum(node.queue_s for node in full) / len(full)
     return [
         n
         for n in nodes
-        if n.condition.weight == 1.0 or n.condition.may_take(n.inflight, mean, priority)
+        if n.condition.weight == 1.0
+        or n.condition.may_take(
+            n.inflight,
+            n.queue_s,
+            peers_mean=mean,
+            peers_s=queue_s,
+            priority=request.priority,
+        )
     ]
 
 

@@ -16,6 +16,7 @@ from pointsman.core.health_limits import (
     HALF_OPEN_TRIALS_MAX,
     PEERS_MIN,
     PROBES_WEIGHT,
+    SHARED_QUEUE_S,
     SLOW_SAMPLES,
     SUSPECT_WEIGHT,
     SUSPECT_WEIGHT_MIN,
@@ -96,13 +97,18 @@ class Condition:
         """Whether it is only worse than its peers: nothing has failed."""
         return self.cause in _RELATIVE and self.state in (Health.SUSPECT, Health.OPEN)
 
-    def may_take(self, inflight: int, peers_mean: float, priority: int) -> bool:
-        """Whether a node of less than full weight may have one more request, if nodes of full
-        weight have `peers_mean` in flight."""
+    def may_take(
+        self, inflight: int, queue_s: float, *, peers_mean: float, peers_s: float, priority: int
+    ) -> bool:
+        """Whether a node of less than full weight may have one more request beside its `inflight`
+        and the prefills that wait there for `queue_s`, if nodes of full weight have `peers_mean`
+        and `peers_s` of these."""
         if self.state is Health.HALF_OPEN:
             welcome = priority < PRIORITY_NORMAL or not self.is_choosy
             return welcome and len(self._trials) < HALF_OPEN_TRIALS_MAX
-        return not self.is_stuck and inflight < max(1.0, self.weight * max(peers_mean, PEERS_MIN))
+        if self.is_stuck or queue_s > max(SHARED_QUEUE_S, self.weight * peers_s):
+            return False
+        return inflight < max(1.0, self.weight * max(peers_mean, PEERS_MIN))
 
     def placed(self, request_id: RequestId) -> None:
         """A request goes there. While half open it is the trial."""
@@ -280,13 +286,14 @@ class Condition:
         self.weight = self._warming.weight
         self._step(Step.WARM, cause, "", now_s)
 
-    def pass_time(self, now_s: float) -> None:
-        """What time alone changes."""
+    def pass_time(self, now_s: float, *, is_slow: bool = False) -> None:
+        """What time alone changes. One that is still believed slow (`is_slow`) stays suspected of
+        it."""
         match self.state:
             case Health.WARMING:
                 self._warming.pass_time(now_s)
                 self._warm(now_s)
-            case Health.SUSPECT:
+            case Health.SUSPECT if not (is_slow and self.cause is Cause.SLOW):
                 self._suspicion_fades(now_s)
             case Health.OPEN:
                 rested = now_s - self._broke_s >= self.open_s and not self._probe_failures
@@ -294,7 +301,7 @@ class Condition:
                     self._try(now_s)
             case Health.HALF_OPEN:
                 self.is_choosy = now_s - self.since_s < HALF_OPEN_CHOOSY_S
-            case Health.JOINING | Health.READY | Health.GONE:
+            case Health.JOINING | Health.READY | Health.SUSPECT | Health.GONE:
                 pass
 
     def _suspicion_fades(self, now_s: float) -> None:

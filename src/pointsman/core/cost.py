@@ -64,7 +64,7 @@ def candidate(
     new = prompt - hit
     attention = new * (prompt - new / 2)
     calibration = node.calibration
-    speeds = calibration.speeds_at(now_s, idle=not node.inflight)
+    speeds = calibration.speeds_at(now_s, idle=not node.inflight, tokens=new, attention=attention)
     batch = node.inflight + node.foreign(now_s)
     work_s = new * speeds.prefill_s_per_token + attention * speeds.attention_s_per_token2
     if restored:

@@ -31,6 +31,11 @@ PEERS_MIN = 8.0
 """Requests in flight that the peers of a node of lowered weight are taken to have at least: where
 there is hardly any load there is little to share, and a session is to find its node."""
 
+SHARED_QUEUE_S = 0.1
+"""Prefills that may wait on a node of lowered weight beside peers that have none waiting, before it
+is sent no more: a prompt of 2,000 tokens, or several that are cached there. It idles and its cache
+is cold: it would be sent all that is new at once, and each would wait for those before it."""
+
 SLOW_FACTOR = 3.0
 SLOW_SAMPLES = 7
 SLOW_SLACK_S = 0.05

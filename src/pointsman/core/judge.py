@@ -171,6 +171,7 @@ class Judge:
         if factor > node.rules.slow_factor and self._may_be_relative(node):
             detail = f"answers take {typical:.1f} times as long as foreseen"
             condition.suspect(Cause.SLOW, detail, now_s, weight=1.0 / factor)
+            node.calibration.slowed(factor, now_s)
 
     # --- what is told of nodes ---------------------------------------------------------
 
@@ -205,7 +206,7 @@ class Judge:
         a first token is looked at, for the others wait behind it."""
         for node in self._cluster.nodes:
             if node.condition.state is not Health.READY:
-                node.condition.pass_time(now_s)
+                node.condition.pass_time(now_s, is_slow=node.calibration.is_slow)
         oldest: dict[NodeId, Flight] = {}
         for flight in flights:
             if now_s - flight.placed_s < OVERDUE_MIN_S:

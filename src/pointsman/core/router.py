@@ -102,8 +102,11 @@ class Router:
         for node, row in zip(nodes, rows, strict=True):
             missing = tokens - row.hit_tokens
             if missing > 0:
-                speeds = node.calibration.speeds_at(now_s, idle=not node.inflight)
-                attention_s = missing * (tokens - missing / 2) * speeds.attention_s_per_token2
+                attention = missing * (tokens - missing / 2)
+                speeds = node.calibration.speeds_at(
+                    now_s, idle=not node.inflight, tokens=row.new_tokens, attention=row.attention
+                )
+                attention_s = attention * speeds.attention_s_per_token2
                 row.shared_s = share * (missing * speeds.prefill_s_per_token + attention_s)
 
     def without_look(self, demand: Demand, answer: Hold | Refusal) -> Route:

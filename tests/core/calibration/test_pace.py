@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from pointsman.core.calibration import Calibration, Pace
+from pointsman.core.calibration import Calibration, Pace, Speeds
 from pointsman.core.calibration.pace import TRIAL_AFTER_S
 
 STEP_S = 0.01
@@ -31,8 +31,13 @@ def prefill_s(pace: Pace, tokens: int = 4_000) -> float:
 
 
 def decode_s(pace: Pace, now_s: float | None = None) -> float:
-    speeds = pace.speeds() if now_s is None else pace.speeds_at(now_s, idle=True)
+    speeds = pace.speeds() if now_s is None else speeds_at(pace, now_s)
     return speeds.step_s + 4 * speeds.sequence_s + 20_000 * speeds.kv_token_s
+
+
+def speeds_at(pace: Pace, now_s: float, *, idle: bool = True, tokens: float = 100) -> Speeds:
+    """Those that a prompt of so many new tokens is priced by."""
+    return pace.speeds_at(now_s, idle=idle, tokens=tokens, attention=tokens * tokens / 2)
 
 
 def grown_up(*factors: float, rounds: int = 40) -> tuple[list[Pace], Random]:
@@ -115,7 +120,7 @@ def test_a_slow_node_that_nothing_confirms_gets_one_trial_at_a_time() -> None:
 def test_a_slow_node_with_work_is_on_no_trial() -> None:
     (slow, fast), _ = grown_up(3, 1)
     later_s = TRIAL_AFTER_S + 1
-    assert slow.speeds_at(later_s, idle=False) != fast.speeds_at(later_s, idle=False)
+    assert speeds_at(slow, later_s, idle=False) != speeds_at(fast, later_s, idle=False)
     slow.tried(later_s, idle=False)
     assert slow.on_trial(later_s)
 
@@ -141,6 +146,39 @@ def test_the_trial_decides_at_once(factor: float, recovered: bool) -> None:
     slow.confirmed(TRIAL_AFTER_S + 1)
     now_s = TRIAL_AFTER_S + 2
     assert (decode_s(slow, now_s) == decode_s(fast, now_s)) == recovered
+
+
+def test_the_longer_nothing_was_heard_of_a_slow_node_the_longer_a_prompt_may_try_it() -> None:
+    (slow, fast), _ = grown_up(10, 1)
+    assert prefill_s(slow, 8_000) == pytest.approx(4.0, rel=0.3)
+    for wait_s, long_tries in ((TRIAL_AFTER_S + 1, False), (60.0, True)):
+        assert speeds_at(slow, wait_s, tokens=100) == fast.speeds()
+        assert (speeds_at(slow, wait_s, tokens=8_000) == fast.speeds()) == long_tries
+
+
+def test_a_node_that_is_found_slow_goes_by_that_at_once() -> None:
+    (slow, fast), _ = grown_up(1, 1)
+    slow.slowed(6.0, now_s=0.0)
+    assert slow.is_slow
+    assert slow.calibrated
+    assert prefill_s(slow) == pytest.approx(6 * prefill_s(fast))
+    assert decode_s(slow, 1.0) == pytest.approx(6 * decode_s(fast))
+    slow.slowed(2.0, now_s=0.0)
+    assert decode_s(slow) == pytest.approx(12 * decode_s(fast))
+
+
+def test_what_a_slow_node_was_found_to_be_gives_way_to_its_samples() -> None:
+    (slow, fast), rng = grown_up(1, 1)
+    slow.slowed(5.0, now_s=0.0)
+    for _ in range(8):
+        observe(slow, rng, factor=10)
+    assert decode_s(slow) == pytest.approx(10 * decode_s(fast), rel=0.2)
+    for _ in range(8):
+        observe(slow, rng, factor=1)
+    slow.slowed(5.0, now_s=0.0)
+    for _ in range(8):
+        observe(slow, rng, factor=1)
+    assert not slow.is_slow, "it was slow for a moment"
 
 
 def test_a_fast_node_needs_no_trial() -> None:

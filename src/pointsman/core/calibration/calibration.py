@@ -2,6 +2,8 @@
 
 from math import isfinite
 
+from msgspec.structs import astuple
+
 from pointsman.core.calibration.fit import Fit, Triple
 from pointsman.core.calibration.speeds import PRIOR, Speeds
 
@@ -10,6 +12,7 @@ _ERROR_SANE = 1.0  # off by as much as the value itself: no fit at all
 _QUEUED_WEIGHT_MIN = 0.1
 _USUAL_TOKENS = 2_000.0
 _RATIO_MIN = 1e-3
+_KNOWN_SHARE_MIN = 1e-3  # of the usual: a time that was found to be 0 may be learned again
 
 
 class Calibration:
@@ -69,6 +72,15 @@ class Calibration:
             self.calibrated = True
             if not self._decode.count:
                 self._decode = Fit(self._decode_prior(self._prefill_ratio()))
+
+    def slowed(self, factor: float) -> "Calibration":
+        """One whose times are `factor` times as long, to be learned anew from there."""
+        known = zip(astuple(self.speeds()), astuple(PRIOR), strict=True)
+        slower = Calibration(
+            Speeds(*[factor * max(value, _KNOWN_SHARE_MIN * usual) for value, usual in known])
+        )
+        slower.calibrated = self.calibrated
+        return slower
 
     def _prefill_ratio(self) -> float:
         """How much longer prefills take than their prior says, at a prompt of usual length."""

@@ -9,7 +9,10 @@ equal engines that all become faster would part, and all work go to the first th
 
 A node that is believed slow is given little work, and would never be seen to recover. So when
 nothing runs there and no sample has confirmed it for `TRIAL_AFTER_S` it counts as any other for
-one request, whose sample decides at once.
+one short request, whose sample decides at once.
+
+Samples come with the ends of answers. Where those of a node take several times as long as foreseen
+and its peers' do not, the judge says so sooner (`slowed`), and the node goes by that at once.
 
 Noise that is larger than the deviation hides it: equal engines on a busy machine stay equal.
 """
@@ -28,28 +31,34 @@ TRIAL_AFTER_S_MAX = 80.0
 """The first trial is soon against an outage. Each one that finds the node as slow as believed
 doubles the time to the next, so that a node that stays slow costs one slow answer in that."""
 
+TRIAL_COST_SHARE = 0.1
+"""Of the time without news of it, that a trial's first token may take if the node is as slow as
+believed: short prompts and cached ones try it soon, a long one only when nobody else has come."""
+
 
 class _Deviation:
     """Running mean of log(observed / predicted), and how far single samples lie from it. A busy
     machine scatters, and for a while in one direction: a mean within the scatter says nothing."""
 
-    __slots__ = ("mean", "scatter")
+    __slots__ = ("_memory", "mean", "scatter")
 
     def __init__(self) -> None:
         self.mean = 0.0
         self.scatter = 0.0
+        self._memory = _MEMORY_SAMPLES
 
     @property
     def is_slow(self) -> bool:
         return self.mean > max(_DEAD_BAND, self.scatter)
 
     def observe(self, ratio: float) -> None:
-        self.mean += (ratio - self.mean) / _MEMORY_SAMPLES
-        self.scatter += (abs(ratio - self.mean) - self.scatter) / _MEMORY_SAMPLES
+        self._memory = min(self._memory + 1.0, _MEMORY_SAMPLES)
+        self.mean += (ratio - self.mean) / self._memory
+        self.scatter += (abs(ratio - self.mean) - self.scatter) / self._memory
 
     def become(self, ratio: float) -> None:
-        """One sample that decides."""
-        self.mean, self.scatter = ratio, 0.0
+        """One sample that decides. It counts as one beside those that come."""
+        self.mean, self.scatter, self._memory = ratio, 0.0, 1.0
 
 
 class Pace:
@@ -88,17 +97,36 @@ class Pace:
         """Whether its speeds are known: from its class, or from itself."""
         return self._holding.calibrated
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether it goes by its own speeds, being clearly slower than its class."""
+        return self._holding is not self._class
+
     def speeds(self) -> Speeds:
         """The speeds as known."""
         return self._holding.speeds()
 
-    def speeds_at(self, now_s: float, *, idle: bool) -> Speeds:
-        """The speeds to count on at `now_s`: the class's for a node on trial. One that is not
-        `idle` is on none: what runs there will tell."""
+    def speeds_at(self, now_s: float, *, idle: bool, tokens: float, attention: float) -> Speeds:
+        """The speeds to count on at `now_s` for a prefill of so much: the class's for a node on
+        trial. One that is not `idle` is on none: what runs there will tell."""
         holding = self._holding
         if idle and holding is not self._class and self.on_trial(now_s):
-            holding = self._class
+            most_s = TRIAL_COST_SHARE * (now_s - self._confirmed_s)
+            if holding.first_token_s(tokens, attention) <= most_s:
+                holding = self._class
         return holding.speeds()
+
+    def slowed(self, factor: float, now_s: float) -> None:
+        """Its answers are found to take `factor` times as long as foreseen, and its peers' are
+        not: it goes by that at once. Its own samples would tell when they end, and an answer of
+        a node that is ten times as slow takes as long to."""
+        self._own = self._holding.slowed(factor)
+        self._holding = self._own
+        deviation = log(factor)
+        for of in (self._prefill, self._decode):
+            of.become(max(of.mean, 0.0) + deviation)
+        self._confirmed_s = now_s
+        self._trying = False
 
     # --- trials ------------------------------------------------------------------------
 
