@@ -95,6 +95,18 @@ async def test_what_would_wait_too_long_is_handed_back() -> None:
         assert (await first)[0] == 200
 
 
+async def test_one_of_several_ranks_can_have_a_front() -> None:
+    async with (
+        running_engine(data_parallel_size=2) as engine,
+        Front(f"{engine.url}#1", FrontOptions()).serving() as front,
+        aiohttp.ClientSession(headers={"X-data-parallel-rank": "1"}) as session,
+    ):
+        assert (await Setting(engine, front, session).complete())[0] == 200
+        await at_rest(front)
+        asked = [rank.stats.prompt_tokens for rank in engine.engine.ranks]
+    assert asked[0] == 0 < asked[1]
+
+
 async def test_a_full_queue_hands_back_at_once() -> None:
     async with fronted(running_max=1, waiting_max=0, wait_s_max=60.0) as s:
         await s.simulate(hang=True)
@@ -166,7 +178,7 @@ async def test_a_stream_that_breaks_off_never_looks_whole() -> None:
 
 async def test_an_engine_that_is_not_there_is_a_bad_gateway() -> None:
     async with fronted() as s:
-        s.front._url = "http://127.0.0.1:9"
+        s.front._server = "http://127.0.0.1:9"
         async with s.session.post(f"{s.url}/v1/completions", json=BODY) as reply:
             assert reply.status == 502
 
@@ -199,7 +211,7 @@ async def test_what_the_gateway_lets_through_is_not_too_long() -> None:
 
     server = await asyncio.start_server(engine, "127.0.0.1", 0, limit=1 << 20)
     async with server, fronted() as s:
-        s.front._url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        s.front._server = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         assert b" 204 " in await raw(s.front.port, "/health", f"x-a: {'a' * 60_000}")
     assert lengths[0] > 60_000
 

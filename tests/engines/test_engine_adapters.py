@@ -14,6 +14,7 @@ from pointsman.engines.adapters import (
     describe,
     refresh,
 )
+from pointsman.engines.adapters.address import rank_of, server_of, url_problem
 from pointsman.engines.adapters.event_sources import reachable, read_event_sources
 from pointsman.engines.adapters.reply import Get
 
@@ -126,6 +127,39 @@ async def test_a_refresh_keeps_the_slot_context_of_llamacpp() -> None:
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"0":{"publisher":"null","endpoint":"x"}}', b"{}"])
 def test_no_event_sources(body: bytes) -> None:
     assert read_event_sources(body, "h") == ()
+
+
+def test_each_rank_publishes_by_itself() -> None:
+    body = b'{"0":{"endpoint":"tcp://*:5557"},"1":{"endpoint":"tcp://*:5558"}}'
+    first, second = read_event_sources(body, "h")
+    assert read_event_sources(body, "h", 0) == (first,)
+    assert read_event_sources(body, "h", 1) == (second,)
+    assert read_event_sources(body, "h", 2) == ()
+
+
+async def test_only_a_rank_that_is_there_is_described() -> None:
+    assert (await describe(engine(VLLM), "h", 0)).facts == (await describe(engine(VLLM), "h")).facts
+    with pytest.raises(NotReady, match="no data-parallel rank 1"):
+        await describe(engine(VLLM), "h", 1)
+    with pytest.raises(NotReady, match="no data-parallel rank 0"):
+        await describe(engine(LLAMACPP), "h", 0)
+
+
+@pytest.mark.parametrize(
+    ("url", "server", "rank"),
+    [
+        ("http://gpu-1:8000#2", "http://gpu-1:8000", 2),
+        ("http://gpu-1:8000/#0", "http://gpu-1:8000", 0),
+        ("http://gpu-1:8000/", "http://gpu-1:8000", None),
+    ],
+)
+def test_an_address_is_a_server_and_maybe_a_rank(url: str, server: str, rank: int | None) -> None:
+    assert (url_problem(url), server_of(url), rank_of(url)) == ("", server, rank)
+
+
+@pytest.mark.parametrize("fragment", ["two", "-1", "1.5", "99999"])
+def test_what_follows_the_number_sign_is_a_rank(fragment: str) -> None:
+    assert "data-parallel rank" in url_problem(f"http://gpu-1:8000#{fragment}")
 
 
 @pytest.mark.parametrize(

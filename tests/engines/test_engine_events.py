@@ -207,7 +207,7 @@ async def test_a_malformed_replay_request_is_ignored() -> None:
 
 
 async def test_the_replay_buffer_is_bounded() -> None:
-    publisher = EventPublisher(host="127.0.0.1", port=0, topic="t")
+    publisher = EventPublisher(host="127.0.0.1", port=0, replay_port=0, topic="t")
     try:
         for _ in range(BUFFER_BATCHES + 5):
             publisher.publish(b"x")

@@ -214,6 +214,7 @@ class _Supervised(Watcher):
 
 
 def _on_port(url: str, port: int) -> str:
-    """The same host."""
-    host = urlsplit(url).hostname or ""
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    """The same host, and the same rank there."""
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return parts._replace(netloc=f"{host}:{port}").geturl()

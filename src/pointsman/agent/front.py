@@ -21,6 +21,7 @@ from yarl import URL
 
 from pointsman.agent.queue import FrontQueue, Ticket, lane_of
 from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_LOW, PRIORITY_MAX, PRIORITY_NORMAL
+from pointsman.engines.adapters.address import server_of
 from pointsman.wire.openai import endpoint_of, error_body
 
 BODY_BYTES_MAX: Final = 64 * 1_024 * 1_024
@@ -67,7 +68,7 @@ class Front:
         self.draining = False
         self.handed_back = 0
         self.queue = FrontQueue(options.running_max, options.waiting_max)
-        self._url = url
+        self._server = server_of(url)
         self._options = options
         self._clock = clock
         self._turns: dict[Ticket, asyncio.Event] = {}
@@ -174,7 +175,7 @@ class Front:
         try:
             async with self._session.request(
                 request.method,
-                URL(self._url + request.raw_path, encoded=True),
+                URL(self._server + request.raw_path, encoded=True),
                 headers=_passed_on(request.headers.items()),
                 data=body or None,
                 allow_redirects=False,

@@ -118,7 +118,13 @@ class Admin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An inference engine to send requests to."""
 
-    url: Annotated[str, Meta(description="Its address, like http://10.0.0.7:8000, no path.")]
+    url: Annotated[
+        str,
+        Meta(
+            description="Its address, like http://10.0.0.7:8000, no path. Of several data-parallel "
+            "ranks behind one address each is an engine: http://10.0.0.7:8000#0, #1 …"
+        ),
+    ]
     name: Annotated[
         Name | None,
         Meta(description="What headers, metrics and logs call it. Default: engine-1, engine-2 …"),

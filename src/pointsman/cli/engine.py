@@ -87,6 +87,15 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
     help="Publish KV events on this ZMQ port, replay on the next one; 0 takes free ones.",
 )
 @click.option(
+    "--data-parallel-size",
+    type=click.IntRange(min=1, max=64),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Engines behind the port, each with a cache of its own and KV events on ports in a row; "
+    "X-data-parallel-rank names one.",
+)
+@click.option(
     "--kv-events-encoding",
     type=click.Choice([encoding.value for encoding in EventEncoding]),
     default="map",

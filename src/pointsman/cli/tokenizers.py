@@ -13,6 +13,7 @@ from pointsman.core.health import SERVING
 from pointsman.core.ids import ModelName
 from pointsman.core.request import Request
 from pointsman.core.scheduler import Scheduler
+from pointsman.engines.adapters.address import server_of
 from pointsman.engines.tokenizer import (
     EngineSource,
     FolderSource,
@@ -141,7 +142,7 @@ class Tokenizers:
             for node in self._scheduler.nodes(now_s):
                 if node.health in SERVING and not node.draining:
                     for card in node.models:
-                        self._serving.setdefault(card.name, []).append(node.url)
+                        self._serving.setdefault(card.name, []).append(server_of(node.url))
         return self._serving.get(model, [])
 
 

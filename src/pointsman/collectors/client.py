@@ -6,6 +6,7 @@ import socket
 import aiohttp
 
 from pointsman.engines.adapters import EngineTrouble, Reply
+from pointsman.engines.adapters.address import rank_headers, rank_of, server_of
 
 BODY_BYTES_MAX = 8 * 1024 * 1024
 """A metrics page is 50 kB, a list of a thousand adapters 300 kB. Beyond this it is no engine."""
@@ -37,8 +38,10 @@ class EngineClient:
     """GETs on one engine, and the smallest of all requests."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self.rank = rank_of(url)
         self._session = session
-        self._base = url.rstrip("/")
+        self._base = server_of(url)
+        self._headers = rank_headers(url)
 
     async def get(self, path: str, *, timeout_s: float) -> Reply:
         """The answer, of whatever status. Raises EngineTrouble."""
@@ -59,7 +62,9 @@ class EngineClient:
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._session.post(self._base + ASK_PATH, json=asked) as response,
+                self._session.post(
+                    self._base + ASK_PATH, json=asked, headers=self._headers
+                ) as response,
             ):
                 await response.content.readany()
                 return response.status

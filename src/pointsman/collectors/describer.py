@@ -71,7 +71,7 @@ class Describer:
         """Whether the current incarnation is described."""
         node_id = self._link.node_id
         try:
-            known = await describe(self._get, self._host)
+            known = await describe(self._get, self._host, self._client.rank)
         except (NotReady, EngineTrouble) as trouble:
             self._link.problem = str(trouble)
             return False

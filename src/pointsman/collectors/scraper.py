@@ -63,7 +63,7 @@ class Scraper:
 
     def _report(self, node_id: NodeId, at_s: float, body: bytes) -> None:
         """`at_s` is when we asked: what was placed since then counts on top of the answer."""
-        page = read_metrics(body)
+        page = read_metrics(body, self._client.rank)
         if node_id != self._link.node_id:
             return
         evidence = self._link.is_another_process(page)

@@ -66,7 +66,10 @@ class Subscriber:
         if len(sources) > 1:
             # A block may leave one rank's cache and stay in another's; one index for the
             # node could not tell. Our own history claims less, and is right.
-            self._link.events_note = f"{len(sources)} data-parallel ranks: own history is used"
+            self._link.events_note = (
+                f"{len(sources)} data-parallel ranks: own history is used, "
+                f"until each is an engine of its own, like {self._link.spec.url}#0"
+            )
             return None
         self._link.events_note = "" if sources else "the engine publishes none"
         return sources[0] if sources else None

@@ -19,10 +19,12 @@ def engine_head(
     """The request's head for a node: its own host, our framing, the client's other fields."""
     lines = [
         b"POST %b%b HTTP/1.1\r\n" % (pool.base_path, head.target),
-        pool.host_line,
+        pool.own_lines,
         *head.forward,
         b"x-request-id: %b\r\ncontent-length: %d\r\n" % (request_id.encode(), body_bytes),
     ]
+    if head.rank and not pool.has_rank:
+        lines.append(b"x-data-parallel-rank: %b\r\n" % head.rank)
     if head.content_type:
         lines.append(b"content-type: %b\r\n" % head.content_type)
     if authorizes and head.authorization is not None:

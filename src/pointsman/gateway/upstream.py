@@ -226,7 +226,8 @@ class UpstreamConnection(asyncio.Protocol):
 
 
 class NodePool:
-    """The connections to one incarnation of a node. A URL's path, if any, prefixes targets."""
+    """The connections to one incarnation of a node. A URL's path, if any, prefixes targets, and
+    its fragment is the data-parallel rank that requests are for."""
 
     def __init__(self, pools: "Pools", node_id: NodeId, url: str) -> None:
         parts = urlsplit(url)
@@ -238,7 +239,9 @@ class NodePool:
         authority = f"[{self.host}]" if ":" in self.host else self.host
         if parts.port is not None:
             authority += f":{parts.port}"
-        self.host_line = f"host: {authority}\r\n".encode()
+        self.has_rank = bool(parts.fragment)
+        rank_line = f"x-data-parallel-rank: {parts.fragment}\r\n" if self.has_rank else ""
+        self.own_lines = f"host: {authority}\r\n{rank_line}".encode()
         self.used_s = 0.0
         self.idle: list[UpstreamConnection] = []
         self.open_count = 0

@@ -113,7 +113,7 @@ class _Replay:
         )
         pool = self._pool
         upstream.send(
-            self, head % (pool.base_path, self._sample.target, pool.host_line, len(body)), body
+            self, head % (pool.base_path, self._sample.target, pool.own_lines, len(body)), body
         )
 
     def unreachable(self) -> None:

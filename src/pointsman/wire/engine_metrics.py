@@ -5,7 +5,8 @@ head finds them without looking at the others. Names have changed over versions,
 signal has aliases. What a page does not say is None, never 0.
 
 Several samples of one name are the engines or data-parallel ranks behind one port: counts
-are added, the KV usage (a fraction) is averaged.
+are added, the KV usage (a fraction) is averaged. vLLM names the rank in the label `engine`, so
+the page can be read as one rank's.
 """
 
 import math
@@ -58,13 +59,14 @@ class EngineSignals(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     malformed: int = 0
 
 
-def read_metrics(page: bytes) -> EngineSignals:
-    """The signals of a page. Never raises: lines that cannot be read are counted."""
+def read_metrics(page: bytes, rank: int | None = None) -> EngineSignals:
+    """The signals of a page, or of one rank there. Never raises: lines that cannot be read are
+    counted."""
     page = b"\n" + page[:PAGE_BYTES_MAX]
     kind = _kind_of(page)
     if kind is EngineKind.UNKNOWN:
         return EngineSignals(kind=kind, process_start_time_s=_start_time_s(page))
-    samples = _Samples(_LINES[kind].findall(page), _SIGNALS[kind])
+    samples = _Samples(_LINES[kind].findall(page), _SIGNALS[kind], rank)
     return _READERS[kind](samples, _start_time_s(page))
 
 
@@ -150,7 +152,10 @@ class _Samples:
     """The wanted samples of one page, by signal."""
 
     def __init__(
-        self, lines: Iterable[tuple[bytes, bytes]], signals: Mapping[str, tuple[str, ...]]
+        self,
+        lines: Iterable[tuple[bytes, bytes]],
+        signals: Mapping[str, tuple[str, ...]],
+        rank: int | None,
     ) -> None:
         self.malformed = 0
         self._signals = signals
@@ -160,7 +165,7 @@ class _Samples:
             value = _number(found.group(2)) if found else None
             if found is None or value is None:
                 self.malformed += 1
-            else:
+            elif rank is None or _label(found.group(1) or b"", "engine") in (None, str(rank)):
                 self._by_name.setdefault(name.decode(), []).append((found.group(1) or b"", value))
 
     def of(self, signal: str) -> list[tuple[bytes, float]]:

@@ -247,6 +247,14 @@ async def test_data_parallel_ranks_behind_one_address() -> None:
         async with meddling_proxy(one.url, alter=both) as url:
             found = await the_one(Severity.WARNING, Check.KV_EVENTS, url)
             assert "2 data-parallel ranks" in found.seen
+            assert f"{url}#0" in found.remedy
+
+
+async def test_ranks_that_are_told_apart_are_well() -> None:
+    async with running_engine(kv_events_port=0, data_parallel_size=2) as engine:
+        found = await diagnosis(f"{engine.url}#0", f"{engine.url}#1")
+    assert found.healthy, found
+    assert not [each for each in found.findings if each.severity is not Severity.NOTE]
 
 
 async def test_two_engines_with_one_event_endpoint() -> None:

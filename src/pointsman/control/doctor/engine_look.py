@@ -22,6 +22,7 @@ from pointsman.control.doctor.seen import (
     TokensSeen,
 )
 from pointsman.engines.adapters import Description, EngineTrouble, EventSource, NotReady, describe
+from pointsman.engines.adapters.address import rank_of
 from pointsman.engines.adapters.reply import Get, Reply
 from pointsman.engines.tokenizer import ModelTokenizer
 from pointsman.wire.engine_metrics import EngineKind, read_metrics
@@ -60,7 +61,7 @@ class EngineLooker:
         """Everything about one engine. Never raises for what is the engine's fault."""
         host = urlsplit(target.url).hostname or ""
         try:
-            described = await describe(_get(self._session, target.url), host)
+            described = await describe(_get(self._session, target.url), host, rank_of(target.url))
         except (EngineTrouble, NotReady) as error:
             return EngineSeen(target=target, trouble=str(error))
         async with asyncio.TaskGroup() as tasks:

@@ -11,6 +11,7 @@ import msgspec
 
 from pointsman.control.doctor.seen import ProbeSeen, StreamSeen
 from pointsman.engines.adapters import EngineTrouble, Reply
+from pointsman.engines.adapters.address import rank_headers, server_of
 from pointsman.wire.sse import SseScanner
 from pointsman.wire.usage import Usage, read_answer
 
@@ -36,15 +37,22 @@ def new_prompt(block_tokens: int | None, context_tokens: int | None) -> str:
 
 
 async def post(
-    session: aiohttp.ClientSession, url: str, body: object, *, timeout_s: float = ANSWER_S_MAX
+    session: aiohttp.ClientSession,
+    base: str,
+    path: str,
+    body: object,
+    *,
+    timeout_s: float = ANSWER_S_MAX,
 ) -> Reply:
     """The answer, of whatever status. Raises EngineTrouble."""
     data = msgspec.json.encode(body)
-    headers = {"Content-Type": "application/json"}
+    url, headers = server_of(base) + path, {"Content-Type": "application/json"}
     try:
         async with (
             asyncio.timeout(timeout_s),
-            session.post(url, data=data, headers=headers, allow_redirects=False) as reply,
+            session.post(
+                url, data=data, headers=headers | rank_headers(base), allow_redirects=False
+            ) as reply,
         ):
             return Reply(reply.status, await reply.content.read(ANSWER_BYTES_MAX))
     except TimeoutError:
@@ -85,7 +93,7 @@ class Refused(EngineTrouble):
 async def once(session: aiohttp.ClientSession, base: str, *, model: str, prompt: str) -> Usage:
     """One token for a prompt. Raises EngineTrouble, Refused among it."""
     body = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
-    reply = await post(session, f"{base}/v1/completions", body)
+    reply = await post(session, base, "/v1/completions", body)
     if reply.status != 200:
         kind = Refused if reply.status < 500 or reply.status == 503 else EngineTrouble
         raise kind(f"POST /v1/completions answers {reply.status}: {error_of(reply.body)}")
@@ -124,11 +132,12 @@ async def stream(
         "ignore_eos": True,
         "stream": True,
     }
+    url, headers = f"{server_of(base)}/v1/completions", rank_headers(base)
     begun_s = time.monotonic()
     try:
         async with (
             asyncio.timeout(ANSWER_S_MAX),
-            session.post(f"{base}/v1/completions", json=body, allow_redirects=False) as reply,
+            session.post(url, json=body, headers=headers, allow_redirects=False) as reply,
         ):
             if reply.status != 200:
                 body_read = await reply.content.read(ANSWER_BYTES_MAX)

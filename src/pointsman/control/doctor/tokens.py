@@ -56,7 +56,7 @@ class _Ids(msgspec.Struct, frozen=True):
 
 async def _asked(session: aiohttp.ClientSession, base: str, question: bytes) -> tuple[int, ...]:
     """The engine's ids. Raises EngineTrouble."""
-    reply = await post(session, f"{base}/tokenize", Raw(question), timeout_s=ANSWER_S_MAX)
+    reply = await post(session, base, "/tokenize", Raw(question), timeout_s=ANSWER_S_MAX)
     if reply.status != 200:
         raise EngineTrouble(f"POST /tokenize answers {reply.status}: {error_of(reply.body)}")
     try:

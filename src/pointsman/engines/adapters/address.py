@@ -1,8 +1,34 @@
-"""Whether an engine's address can be one, and what was meant if not."""
+"""Where an engine is, and whether it can be there.
+
+An address is the URL of a server. Where several data-parallel ranks are behind it, each is an
+engine of its own: `http://gpu-1:8000#2` is rank 2 there. A fragment is what stays with whoever
+uses a URL, so nothing else can be meant by it. A request says in a header which rank it is for.
+"""
 
 import re
 from pathlib import Path
-from urllib.parse import SplitResult, urlsplit
+from typing import Final
+from urllib.parse import SplitResult, urldefrag, urlsplit
+
+RANK_HEADER: Final = "X-data-parallel-rank"
+"""Of vLLM. A rank that does not exist is answered with 400."""
+
+
+def server_of(url: str) -> str:
+    """The server's own URL."""
+    return urldefrag(url).url.rstrip("/")
+
+
+def rank_of(url: str) -> int | None:
+    """The rank there; None: whatever the server chooses."""
+    fragment = urldefrag(url).fragment
+    return int(fragment) if fragment else None
+
+
+def rank_headers(url: str) -> dict[str, str]:
+    """What a request there has to say."""
+    rank = rank_of(url)
+    return {} if rank is None else {RANK_HEADER: str(rank)}
 
 
 def url_problem(url: str) -> str:
@@ -27,7 +53,9 @@ def _place_problem(url: str, parts: SplitResult, port: int | None) -> str:
         return f"'{url}' names no host"
     if parts.username is not None:
         return f"'{parts.hostname}': no user or password belongs here"
-    if parts.path not in ("", "/") or parts.query or parts.fragment:
+    if parts.fragment and not re.fullmatch("[0-9]{1,4}", parts.fragment):
+        return f"'{url}': what follows # is a data-parallel rank, a number from 0"
+    if parts.path not in ("", "/") or parts.query:
         trimmed = f"{parts.scheme}://{parts.netloc}"
         return f"'{url}' has a path; the gateway adds it itself: write {trimmed}"
     return "" if port != 0 else f"'{url}': port 0 is no place to connect to"

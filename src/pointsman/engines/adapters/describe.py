@@ -26,11 +26,13 @@ class Description(msgspec.Struct, frozen=True):
     page: EngineSignals
 
 
-async def describe(get: Get, host: str) -> Description:
+async def describe(get: Get, host: str, rank: int | None = None) -> Description:
     """Ask everything. Raises NotReady or EngineTrouble when the engine cannot serve."""
     models = await _models(get)
-    page = read_metrics(await _body(get, "/metrics"))
+    page = read_metrics(await _body(get, "/metrics"), rank)
     kind = _kind(page, models)
+    if rank is not None and (kind is not EngineKind.VLLM or page.running is None):
+        raise NotReady(f"GET /metrics tells of no data-parallel rank {rank}")
     props = read_props(await _body(get, "/props")) if kind not in _WITHOUT_PROPS else None
     if props is not None:
         kind = EngineKind.LLAMACPP
@@ -42,7 +44,8 @@ async def describe(get: Get, host: str) -> Description:
         kv_blocks=page.kv_blocks_total,
     )
     has_events = kind in _WITH_EVENTS
-    sources = read_event_sources(await _body(get, "/kv_event_sources"), host) if has_events else ()
+    published = await _body(get, "/kv_event_sources") if has_events else b""
+    sources = read_event_sources(published, host, rank)
     return Description(facts, sources, page)
 
 

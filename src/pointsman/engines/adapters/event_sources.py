@@ -24,8 +24,8 @@ class _Source(msgspec.Struct, frozen=True):
 _decode = msgspec.json.Decoder(dict[str, _Source], strict=False).decode
 
 
-def read_event_sources(body: bytes, host: str) -> tuple[EventSource, ...]:
-    """The publishers, one for each data-parallel rank, as `host` is reached from here.
+def read_event_sources(body: bytes, host: str, rank: int | None = None) -> tuple[EventSource, ...]:
+    """The publishers of one data-parallel rank, or of all, as `host` is reached from here.
 
     Empty if the body is no such list, or nothing is published over ZMQ.
     """
@@ -39,7 +39,8 @@ def read_event_sources(body: bytes, host: str) -> tuple[EventSource, ...]:
             reachable(source.replay_endpoint, host) if source.replay_endpoint else None,
             source.topic,
         )
-        for source in sources.values()
+        for number, source in sources.items()
+        if (rank is None or number == str(rank))
         if source.enable_kv_cache_events and source.publisher == "zmq" and source.endpoint
     )
 

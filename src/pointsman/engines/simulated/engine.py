@@ -9,21 +9,23 @@ import asyncio
 import os
 import time
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import zip_longest
 from typing import Protocol, TypeVar
 
 import msgspec
 from aiohttp import HttpVersion11, web
 
-from pointsman.engines.compute_model import CacheEvent, Job
+from pointsman.engines.adapters.address import RANK_HEADER
+from pointsman.engines.compute_model import Job
 from pointsman.engines.simulated.answers import ApiError, Choice, Dialect, Reply
 from pointsman.engines.simulated.bodies import Ask
 from pointsman.engines.simulated.driver import EngineDriver
 from pointsman.engines.simulated.faults import Faults, FaultsPatch
-from pointsman.engines.simulated.kv_events import EventEncoder, EventPublisher
-from pointsman.engines.simulated.metrics import EngineStats
+from pointsman.engines.simulated.kv_events import EventPublisher
 from pointsman.engines.simulated.options import EngineOptions
 from pointsman.engines.simulated.planner import Planner
+from pointsman.engines.simulated.rank import Rank
 from pointsman.engines.simulated.streams import EventStream, StreamFaults, WholeAnswer
 
 QUEUED_REQUESTS_MAX = 100_000  # whatever the options say: a bound on memory
@@ -45,39 +47,39 @@ class GeneratingBody(Protocol):
 
 
 class SimulatedEngine:
-    """The engine. Owns driver, faults, statistics and the adapters' table."""
+    """The engine. Owns its ranks, faults and the adapters' table."""
 
     def __init__(
-        self, options: EngineOptions, *, port: int, publisher: EventPublisher | None
+        self, options: EngineOptions, *, port: int, publishers: Sequence[EventPublisher] = ()
     ) -> None:
         self.options = options
         self.port = port
-        self.publisher = publisher
         self.profile = options.compute_profile()
         self.loras = {name: index for index, name in enumerate(options.loras, 1)}
         self.faults = Faults(idle_close_s=options.idle_close_s)
         self.started_s = time.time()
         self.restarts = 0
         self.load = 0  # inference requests being served
-        self.stats = EngineStats(self.profile.context_tokens)
-        self._encoder = EventEncoder(
-            encoding=options.kv_events_encoding,
-            hashes=options.kv_events_hashes,
-            block_size=self.profile.block_size,
-            loras=self.loras,
-        )
-        self.driver = EngineDriver(
-            self.profile,
-            speed=options.speed,
-            stats=self.stats,
-            publish=None if publisher is None else self._publish,
-        )
+        self.ranks = [
+            Rank(number, options, loras=self.loras, publisher=publisher)
+            for number, publisher in zip_longest(range(options.data_parallel_size), publishers)
+        ]
         self._planner = Planner(
             model=options.model, loras=self.loras, profile=self.profile, seed=options.seed
         )
         self._routes: dict[tuple[str, str], Route] = {}
         self._thawed = asyncio.Event()
         self._thawed.set()
+
+    @property
+    def driver(self) -> EngineDriver:
+        """The first rank's: most engines have no other."""
+        return self.ranks[0].driver
+
+    @property
+    def publisher(self) -> EventPublisher | None:
+        """The first rank's."""
+        return self.ranks[0].publisher
 
     def add_routes(self, routes: dict[tuple[str, str], Route]) -> None:
         """Serve these; (method, path) -> handler."""
@@ -109,7 +111,8 @@ class SimulatedEngine:
         if patch.crash:
             os._exit(1)
         self.faults.apply(patch, idle_close_s=self.options.idle_close_s)
-        self.driver.set_pace(slow=self.faults.slow, hang=self.faults.hang)
+        for rank in self.ranks:
+            rank.driver.set_pace(slow=self.faults.slow, hang=self.faults.hang)
         if self.faults.hang:
             self._thawed.clear()
         else:
@@ -120,7 +123,8 @@ class SimulatedEngine:
     def close(self) -> None:
         """Fail every request in progress, as vLLM does at SIGTERM."""
         self._thawed.set()
-        self.driver.close()
+        for rank in self.ranks:
+            rank.driver.close()
 
     async def generate(
         self,
@@ -140,10 +144,10 @@ class SimulatedEngine:
             )
             dialect = dialect_type(reply)
             await self._thaw()
-            self._check_queue(len(reply.choices))
+            rank = self._rank_for(request, len(reply.choices))
             if ask.stream:
-                return await self._answer_stream(request, dialect)
-            return await self._answer_whole(request, dialect)
+                return await self._answer_stream(request, dialect, rank)
+            return await self._answer_whole(request, dialect, rank)
         finally:
             self.load -= 1
 
@@ -163,10 +167,10 @@ class SimulatedEngine:
         if not jobs:
             return
         await self._thaw()
-        self._check_queue(len(jobs))
+        rank = self._rank_for(request, len(jobs))
         self.load += 1
         try:
-            await self._wait_for(request, jobs, {})
+            await self._wait_for(request, rank, jobs, {})
         finally:
             self.load -= 1
 
@@ -178,23 +182,28 @@ class SimulatedEngine:
         if self.faults.hang:
             await self._thawed.wait()
 
-    def _publish(self, events: list[CacheEvent]) -> None:
-        assert self.publisher is not None
-        self.publisher.publish(self._encoder.encode(events, time.time()))
-
     def _restart(self) -> None:
         self.restarts += 1
         self.started_s = time.time()
-        self.stats.reset()
-        self.driver.restart()
-        if self.publisher is not None:
-            self.publisher.restart()
+        for rank in self.ranks:
+            rank.restart()
 
-    def _check_queue(self, jobs: int) -> None:
+    def _rank_for(self, request: web.BaseRequest, jobs: int) -> Rank:
+        """The rank that the request names, as vLLM takes it, else the one with least to do.
+        Raises ApiError where it does not exist, or is not to have so many jobs more."""
+        named = request.headers.get(RANK_HEADER, "")
+        if not named.isdecimal():
+            rank = min(self.ranks, key=lambda rank: rank.driver.requests)
+        elif int(named) < len(self.ranks):
+            rank = self.ranks[int(named)]
+        else:
+            text = f"data_parallel_rank {named} is out of range [0, {len(self.ranks)})."
+            raise ApiError(400, text)
         limit = self.options.max_num_queued_reqs or QUEUED_REQUESTS_MAX
-        if self.driver.requests + jobs > limit:
-            self.stats.rejections += 1
+        if rank.driver.requests + jobs > limit:
+            rank.stats.rejections += 1
             raise ApiError(503, _BUSY, "Service Unavailable")
+        return rank
 
     def _take_faults(self) -> StreamFaults:
         return StreamFaults(
@@ -204,7 +213,7 @@ class SimulatedEngine:
         )
 
     async def _answer_stream(
-        self, request: web.BaseRequest, dialect: Dialect
+        self, request: web.BaseRequest, dialect: Dialect, rank: Rank
     ) -> web.StreamResponse:
         """The head goes out at once, before the first token, as from vLLM."""
         response = web.StreamResponse(headers=_STREAM_HEADERS)
@@ -216,29 +225,32 @@ class SimulatedEngine:
         if writer is None or transport is None:
             raise ConnectionResetError("the client is gone")
         stream = EventStream(
-            dialect, transport, chunked=chunked, faults=self._take_faults(), stats=self.stats
+            dialect, transport, chunked=chunked, faults=self._take_faults(), stats=rank.stats
         )
         choices = dialect.reply.choices
         try:
             for choice in choices:
-                choice.sequence = self.driver.submit(choice.job, stream.listener(choice))
+                choice.sequence = rank.driver.submit(choice.job, stream.listener(choice))
             await stream.run(writer)
         finally:
             for choice in choices:
-                self.driver.abort(choice.job.id)
+                rank.driver.abort(choice.job.id)
         await response.write_eof()
         return response
 
-    async def _answer_whole(self, request: web.BaseRequest, dialect: Dialect) -> web.StreamResponse:
+    async def _answer_whole(
+        self, request: web.BaseRequest, dialect: Dialect, rank: Rank
+    ) -> web.StreamResponse:
         choices = dialect.reply.choices
         reasons = {choice.job.id: choice.finish_reason for choice in choices}
         by_id = {choice.job.id: choice for choice in choices}
-        await self._wait_for(request, [choice.job for choice in choices], reasons, by_id)
-        return json_answer(dialect.whole(), headers=self._load_header(request))
+        await self._wait_for(request, rank, [choice.job for choice in choices], reasons, by_id)
+        return json_answer(dialect.whole(), headers=_load_header(request, rank))
 
     async def _wait_for(
         self,
         request: web.BaseRequest,
+        rank: Rank,
         jobs: list[Job],
         reasons: dict[str, str],
         choices: dict[str, Choice] | None = None,
@@ -248,37 +260,21 @@ class SimulatedEngine:
             len(jobs),
             request.transport,
             faults=self._take_faults(),
-            stats=self.stats,
+            stats=rank.stats,
             finish_reasons=reasons,
         )
         try:
             for job in jobs:
-                sequence = self.driver.submit(job, answer)
+                sequence = rank.driver.submit(job, answer)
                 if choices is not None:
                     choices[job.id].sequence = sequence
             done = await answer.wait()
         finally:
             for job in jobs:
-                self.driver.abort(job.id)
+                rank.driver.abort(job.id)
         if not done:
             text = "EngineCore encountered an issue. See stack trace (above) for the root cause."
             raise ApiError(500, text, "InternalServerError")
-
-    def _load_header(self, request: web.BaseRequest) -> dict[str, str]:
-        """vLLM's ORCA report, on request."""
-        wanted = request.headers.get("endpoint-load-metrics-format", "").upper()
-        model = self.driver.model
-        values = {
-            "num_requests_waiting": float(model.waiting),
-            "kv_cache_usage_perc": model.kv_usage,
-        }
-        if wanted == "JSON":
-            report = msgspec.json.encode({"named_metrics": values}).decode()
-            return {"endpoint-load-metrics": f"JSON {report}"}
-        if wanted == "TEXT":
-            report = ", ".join(f"named_metrics.{name}={value}" for name, value in values.items())
-            return {"endpoint-load-metrics": f"TEXT {report}"}
-        return {}
 
 
 class SimulatedStatusError(ApiError):
@@ -305,6 +301,23 @@ def json_answer(
 ) -> web.Response:
     """A JSON response of encoded bytes."""
     return web.Response(body=body, status=status, content_type="application/json", headers=headers)
+
+
+def _load_header(request: web.BaseRequest, rank: Rank) -> dict[str, str]:
+    """vLLM's ORCA report, on request."""
+    wanted = request.headers.get("endpoint-load-metrics-format", "").upper()
+    model = rank.driver.model
+    values = {
+        "num_requests_waiting": float(model.waiting),
+        "kv_cache_usage_perc": model.kv_usage,
+    }
+    if wanted == "JSON":
+        report = msgspec.json.encode({"named_metrics": values}).decode()
+        return {"endpoint-load-metrics": f"JSON {report}"}
+    if wanted == "TEXT":
+        report = ", ".join(f"named_metrics.{name}={value}" for name, value in values.items())
+        return {"endpoint-load-metrics": f"TEXT {report}"}
+    return {}
 
 
 def _priority(request: web.BaseRequest, of_body: int) -> int:

@@ -72,17 +72,24 @@ class EventEncoder:
     """Turns the compute model's cache events into vLLM's msgpack batches."""
 
     def __init__(
-        self, *, encoding: EventEncoding, hashes: HashKind, block_size: int, loras: dict[str, int]
+        self,
+        *,
+        encoding: EventEncoding,
+        hashes: HashKind,
+        block_size: int,
+        loras: dict[str, int],
+        rank: int,
     ) -> None:
         self._map = encoding is EventEncoding.MAP
         self._bytes = hashes is HashKind.BYTES
         self._block_size = block_size
         self._loras = loras
+        self._rank = rank
         self._encoder = msgspec.msgpack.Encoder()
         self._removed = self._removed_template()
 
     def encode(self, events: Sequence[CacheEvent], timestamp: float) -> bytes:
-        """One batch: `[timestamp, events, rank 0]`."""
+        """One batch: `[timestamp, events, rank]`."""
         encoded: list[msgspec.Struct | msgspec.Raw] = []
         for event in events:
             match event:
@@ -94,7 +101,7 @@ class EventEncoder:
                     encoded.append(AllClearedMap() if self._map else AllClearedArray())
                 case _:
                     assert_never(event)
-        return self._encoder.encode([timestamp, encoded, 0])
+        return self._encoder.encode([timestamp, encoded, self._rank])
 
     def hash(self, block: int) -> WireHash:
         """A hash on the wire. Bytes end with the integer form's 8 bytes, as vLLM's do."""
@@ -136,14 +143,14 @@ class EventEncoder:
 
 
 class EventPublisher:
-    """The PUB socket, the replay buffer and the ROUTER socket of one engine.
+    """The PUB socket, the replay buffer and the ROUTER socket of one rank.
 
     `publish` never blocks: a subscriber that is too far behind loses batches, as with vLLM, and
     finds the gap by sequence number. `serve_replay` runs until it is cancelled.
     """
 
-    def __init__(self, *, host: str, port: int, topic: str) -> None:
-        """Bind both sockets, port and port + 1 (0: any free ones). Raises zmq.ZMQError."""
+    def __init__(self, *, host: str, port: int, replay_port: int, topic: str) -> None:
+        """Bind both sockets (0: to any free port). Raises zmq.ZMQError."""
         self.topic = topic
         self._topic = topic.encode()
         self._sequence = 0
@@ -155,7 +162,7 @@ class EventPublisher:
             self._pub.set_hwm(SEND_HIGH_WATER)
             self._router.set_hwm(REPLAY_HIGH_WATER)
             self.port = _bind(self._pub, host, port)
-            self.replay_port = _bind(self._router, host, port + 1 if port else 0)
+            self.replay_port = _bind(self._router, host, replay_port)
         except BaseException:
             self.close()
             raise

@@ -6,6 +6,8 @@ them. Rendered by hand: a histogram costs one bisection per observation, in the 
 
 from bisect import bisect_left
 from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
+from typing import NamedTuple
 
 from pointsman.engines.compute_model import ComputeModel, Outcome, Sequence
 
@@ -139,35 +141,70 @@ class EngineStats:
             self.histograms[name].observe(value)
 
 
+class RankMetrics(NamedTuple):
+    """What one data-parallel rank has counted, and what it holds."""
+
+    stats: EngineStats
+    model: ComputeModel
+
+
 def render(
-    stats: EngineStats,
-    model: ComputeModel,
-    *,
-    model_name: str,
-    started_s: float,
-    legacy: bool,
+    ranks: SequenceOf[RankMetrics], *, model_name: str, started_s: float, legacy: bool
 ) -> str:
     """The Prometheus text. `legacy`: the names of vLLM before 0.10 beside the present ones."""
-    labels = f'engine="0",model_name="{_escape(model_name)}"'
-    lines: list[str] = []
-    _gauges(lines, model, labels)
-    _counters(lines, stats, model, labels)
-    for name, histogram in stats.histograms.items():
-        text = _HISTOGRAMS[name][0] if name in _HISTOGRAMS else _TOKEN_HISTOGRAMS[name]
-        _histogram(lines, f"vllm:{name}", text, histogram, labels)
-    rejections = {
-        f'model_name="{_escape(model_name)}",reason="max_num_queued_reqs"': stats.rejections
+    page, name = _Page(), _escape(model_name)
+    for number, (stats, model) in enumerate(ranks):
+        labels = f'engine="{number}",model_name="{name}"'
+        _gauges(page, model, labels)
+        _counters(page, stats, model, labels)
+        for series, histogram in stats.histograms.items():
+            text = _HISTOGRAMS[series][0] if series in _HISTOGRAMS else _TOKEN_HISTOGRAMS[series]
+            page.histogram(f"vllm:{series}", text, histogram, labels)
+        _cache_config(page, model, number)
+        if legacy:
+            _legacy(page, stats, model, labels)
+    rejected = {
+        f'model_name="{name}",reason="max_num_queued_reqs"': sum(r.stats.rejections for r in ranks)
     }
-    _family(lines, "vllm:admission_rejections_total", "counter", "Rejected admissions.", rejections)
-    _cache_config(lines, model)
-    if legacy:
-        _legacy(lines, stats, model, labels)
+    page.family("vllm:admission_rejections_total", "counter", "Rejected admissions.", rejected)
     start = {"": started_s}
-    _family(lines, "process_start_time_seconds", "gauge", "Start time since unix epoch.", start)
-    return "\n".join(lines) + "\n"
+    page.family("process_start_time_seconds", "gauge", "Start time since unix epoch.", start)
+    return page.text()
 
 
-def _gauges(lines: list[str], model: ComputeModel, labels: str) -> None:
+class _Page:
+    """Families of samples, each with all that belongs to it in one place."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, list[str]] = {}
+
+    def family(
+        self, name: str, kind: str, text: str, values: dict[str, int] | dict[str, float]
+    ) -> None:
+        lines = self._lines(name, kind, text)
+        for labels, value in values.items():
+            lines.append(
+                f"{name}{{{labels}}} {float(value)}" if labels else f"{name} {float(value)}"
+            )
+
+    def histogram(self, name: str, text: str, histogram: Histogram, labels: str) -> None:
+        lines = self._lines(name, "histogram", text)
+        running = 0
+        for bound, count in zip((*histogram.bounds, "+Inf"), histogram.counts, strict=True):
+            running += count
+            lines.append(f'{name}_bucket{{{labels},le="{bound}"}} {float(running)}')
+        lines.append(f"{name}_count{{{labels}}} {float(running)}")
+        lines.append(f"{name}_sum{{{labels}}} {histogram.total}")
+
+    def text(self) -> str:
+        return "\n".join(line for lines in self._families.values() for line in lines) + "\n"
+
+    def _lines(self, name: str, kind: str, text: str) -> list[str]:
+        head = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+        return self._families.setdefault(name, head)
+
+
+def _gauges(page: _Page, model: ComputeModel, labels: str) -> None:
     reasons = {
         f'{labels},reason="capacity"': model.waiting,
         f'{labels},reason="deferred"': 0,
@@ -178,10 +215,10 @@ def _gauges(lines: list[str], model: ComputeModel, labels: str) -> None:
         ("num_requests_waiting_by_reason", "Waiting requests by reason.", reasons),
         ("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent.", {labels: model.kv_usage}),
     ):
-        _family(lines, f"vllm:{name}", "gauge", text, values)
+        page.family(f"vllm:{name}", "gauge", text, values)
 
 
-def _counters(lines: list[str], stats: EngineStats, model: ComputeModel, labels: str) -> None:
+def _counters(page: _Page, stats: EngineStats, model: ComputeModel, labels: str) -> None:
     by_source = {
         f'{labels},source="local_compute"': stats.prompt_tokens - stats.cached_tokens,
         f'{labels},source="local_cache_hit"': stats.cached_tokens,
@@ -202,16 +239,16 @@ def _counters(lines: list[str], stats: EngineStats, model: ComputeModel, labels:
         ("generation_tokens", "Generation tokens processed.", {labels: stats.generation_tokens}),
         ("request_success", "Successfully processed requests.", successes),
     ):
-        _family(lines, f"vllm:{name}_total", "counter", text, values)
+        page.family(f"vllm:{name}_total", "counter", text, values)
 
 
-def _cache_config(lines: list[str], model: ComputeModel) -> None:
+def _cache_config(page: _Page, model: ComputeModel, number: int) -> None:
     profile = model.profile
     labels = {
         "block_size": profile.block_size,
         "cache_dtype": "auto",
         "enable_prefix_caching": True,
-        "engine": 0,
+        "engine": number,
         "kv_cache_size_tokens": profile.kv_tokens,
         "num_gpu_blocks": profile.kv_blocks,
         # Not one of vLLM's: the chain is the simulated engine's own.
@@ -219,41 +256,21 @@ def _cache_config(lines: list[str], model: ComputeModel) -> None:
     }
     joined = ",".join(f'{key}="{value}"' for key, value in labels.items())
     text = "Information of the LLMEngine CacheConfig"
-    _family(lines, "vllm:cache_config_info", "gauge", text, {joined: 1})
+    page.family("vllm:cache_config_info", "gauge", text, {joined: 1})
 
 
-def _legacy(lines: list[str], stats: EngineStats, model: ComputeModel, labels: str) -> None:
+def _legacy(page: _Page, stats: EngineStats, model: ComputeModel, labels: str) -> None:
     queries, hits = model.prefix_queries_tokens, model.prefix_hits_tokens
-    _family(lines, "vllm:gpu_cache_usage_perc", "gauge", "KV usage.", {labels: model.kv_usage})
+    page.family("vllm:gpu_cache_usage_perc", "gauge", "KV usage.", {labels: model.kv_usage})
     for name, value in (("queries", queries), ("hits", hits)):
         full = f"vllm:gpu_prefix_cache_{name}_total"
-        _family(lines, full, "counter", f"GPU prefix cache {name}, in tokens.", {labels: value})
+        page.family(full, "counter", f"GPU prefix cache {name}, in tokens.", {labels: value})
     rate = hits / queries if queries else 0.0
     full = "vllm:gpu_prefix_cache_hit_rate"
-    _family(lines, full, "gauge", "GPU prefix cache hit rate.", {labels: rate})
+    page.family(full, "gauge", "GPU prefix cache hit rate.", {labels: rate})
     histogram = stats.histograms["inter_token_latency_seconds"]
     full = "vllm:time_per_output_token_seconds"
-    _histogram(lines, full, "Time per output token.", histogram, labels)
-
-
-def _family(
-    lines: list[str], name: str, kind: str, text: str, values: dict[str, int] | dict[str, float]
-) -> None:
-    lines.append(f"# HELP {name} {text}")
-    lines.append(f"# TYPE {name} {kind}")
-    for labels, value in values.items():
-        lines.append(f"{name}{{{labels}}} {float(value)}" if labels else f"{name} {float(value)}")
-
-
-def _histogram(lines: list[str], name: str, text: str, histogram: Histogram, labels: str) -> None:
-    lines.append(f"# HELP {name} {text}")
-    lines.append(f"# TYPE {name} histogram")
-    running = 0
-    for bound, count in zip((*histogram.bounds, "+Inf"), histogram.counts, strict=True):
-        running += count
-        lines.append(f'{name}_bucket{{{labels},le="{bound}"}} {float(running)}')
-    lines.append(f"{name}_count{{{labels}}} {float(running)}")
-    lines.append(f"{name}_sum{{{labels}}} {histogram.total}")
+    page.histogram(full, "Time per output token.", histogram, labels)
 
 
 def _one_two_five(limit: int) -> Iterable[float]:

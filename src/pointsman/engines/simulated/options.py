@@ -26,6 +26,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     speed            engine seconds per real second
     max_num_queued_reqs  requests (waiting + running) beyond which it answers 503; 0: no such limit
+    data_parallel_size   engines behind the port, each with a cache and KV events of its own
     idle_close_s     seconds after which an idle connection is closed without notice
     """
 
@@ -41,6 +42,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     kv_events_port: int | None = None
     kv_events_encoding: EventEncoding = EventEncoding.MAP
     kv_events_hashes: HashKind = HashKind.INT
+    data_parallel_size: int = 1
     speed: float = 1.0
     seed: int = 0
     loras: tuple[str, ...] = ()
@@ -54,7 +56,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"unknown profile {self.profile!r}; known: {', '.join(PROFILES)}")
         if not self.speed > 0:
             raise ValueError(f"speed must be above 0, not {self.speed}")
-        if self.kv_events_port and self.kv_events_port + 1 == self.port:
+        if self.kv_events_port and self.port - self.kv_events_port in range(
+            1, 2 * self.data_parallel_size
+        ):
             raise ValueError("kv_events_port + 1 is the replay port: it must differ from port")
         self.compute_profile()
 

@@ -6,7 +6,7 @@ import errno
 import functools
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 import zmq
 from aiohttp import StreamReader, web
@@ -73,18 +73,23 @@ async def start(options: EngineOptions) -> AsyncIterator[RunningEngine]:
     """Serve while the context is open. Raises PortInUseError."""
     with _listening(options.host, options.port) as listener:
         port: int = listener.getsockname()[1]
-        publisher = _publisher(options, port)
-        replay = None if publisher is None else asyncio.create_task(publisher.serve_replay())
-        try:
-            engine = SimulatedEngine(options, port=port, publisher=publisher)
+        with _publishers(options, port) as publishers:
+            engine = SimulatedEngine(options, port=port, publishers=publishers)
             engine.add_routes(_generating_routes(engine) | SideRoutes(engine).table())
-            async with _http(engine, listener) as web_server:
+            async with _replays(publishers), _http(engine, listener) as web_server:
                 yield RunningEngine(engine, web_server)
-        finally:
-            if replay is not None and publisher is not None:
-                replay.cancel()
-                await asyncio.wait([replay])
-                publisher.close()
+
+
+@contextlib.asynccontextmanager
+async def _replays(publishers: Sequence[EventPublisher]) -> AsyncIterator[None]:
+    """Answer whoever missed events."""
+    tasks = [asyncio.create_task(publisher.serve_replay()) for publisher in publishers]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _generating_routes(engine: SimulatedEngine) -> dict[tuple[str, str], Route]:
@@ -149,14 +154,28 @@ def _listening(host: str, port: int) -> socket.socket:
         raise _port_error(error, "port", host, port) from error
 
 
-def _publisher(options: EngineOptions, port: int) -> EventPublisher | None:
-    if options.kv_events_port is None:
-        return None
+@contextlib.contextmanager
+def _publishers(options: EngineOptions, port: int) -> Iterator[Sequence[EventPublisher]]:
+    """One for each rank on ports in a row, then those of their replays; none if not wanted."""
+    first = options.kv_events_port
+    ranks = range(0 if first is None else options.data_parallel_size)
+    with contextlib.ExitStack() as stack:
+        publishers: list[EventPublisher] = []
+        for rank in ranks:
+            at = first + rank if first else 0
+            replay_at = first + len(ranks) + rank if first else 0
+            publisher = _publisher(options, port, at, replay_at)
+            stack.callback(publisher.close)
+            publishers.append(publisher)
+        yield publishers
+
+
+def _publisher(options: EngineOptions, port: int, at: int, replay_at: int) -> EventPublisher:
     topic = f"kv@{options.host}:{port}@{options.model}"
     try:
-        return EventPublisher(host=options.host, port=options.kv_events_port, topic=topic)
+        return EventPublisher(host=options.host, port=at, replay_port=replay_at, topic=topic)
     except zmq.ZMQError as error:
-        raise _port_error(error, "KV events port", options.host, options.kv_events_port) from error
+        raise _port_error(error, "KV events port", options.host, at) from error
 
 
 def _port_error(error: OSError | zmq.ZMQError, what: str, host: str, port: int) -> Exception:

@@ -3,6 +3,7 @@
 import base64
 from array import array
 from collections.abc import Sequence
+from statistics import fmean
 
 import msgspec
 import xxhash
@@ -13,7 +14,8 @@ from pointsman.engines.simulated.answers import ApiError
 from pointsman.engines.simulated.bodies import Message, prompt_tokens
 from pointsman.engines.simulated.engine import Route, SimulatedEngine, decode, json_answer
 from pointsman.engines.simulated.faults import FaultsPatch
-from pointsman.engines.simulated.metrics import render
+from pointsman.engines.simulated.kv_events import EventPublisher
+from pointsman.engines.simulated.metrics import RankMetrics, render
 from pointsman.engines.simulated.tokenizer import decode as decode_tokens
 from pointsman.engines.simulated.tokenizer import encode, plan_output, render_chat
 
@@ -246,28 +248,19 @@ class SideRoutes:
     async def kv_event_sources(self, request: web.BaseRequest) -> web.StreamResponse:
         """Where KV events are published, per data-parallel rank."""
         del request
-        publisher = self._engine.publisher
-        if publisher is None:
-            return _json({})
-        source = {
-            "enable_kv_cache_events": True,
-            "publisher": "zmq",
-            "endpoint": f"tcp://*:{publisher.port}",
-            "replay_endpoint": f"tcp://*:{publisher.replay_port}",
-            "buffer_steps": 10_000,
-            "hwm": 100_000,
-            "max_queue_size": 100_000,
-            "topic": publisher.topic,
+        sources = {
+            str(number): _source(rank.publisher)
+            for number, rank in enumerate(self._engine.ranks)
+            if rank.publisher is not None
         }
-        return _json({"0": source})
+        return _json(sources)
 
     async def metrics(self, request: web.BaseRequest) -> web.StreamResponse:
         """Prometheus text."""
         del request
         engine = self._engine
         text = render(
-            engine.stats,
-            engine.driver.model,
+            [RankMetrics(rank.stats, rank.driver.model) for rank in engine.ranks],
             model_name=engine.options.model,
             started_s=engine.started_s,
             legacy=engine.options.legacy_metrics,
@@ -278,24 +271,25 @@ class SideRoutes:
     async def reset_prefix_cache(self, request: web.BaseRequest) -> web.StreamResponse:
         """Drops the cache unless blocks are in use; published with the next step, as by vLLM."""
         del request
-        self._engine.driver.model.clear_cache()
+        for rank in self._engine.ranks:
+            rank.driver.model.clear_cache()
         return web.Response()
 
     async def state(self, request: web.BaseRequest) -> web.StreamResponse:
         """The faults in force and what the engine holds."""
         del request
         engine = self._engine
-        model = engine.driver.model
+        models = [rank.driver.model for rank in engine.ranks]
         state = {
             "faults": engine.faults,
             "restarts": engine.restarts,
-            "steps": engine.driver.steps,
-            "running": model.running,
-            "waiting": model.waiting,
-            "kv_blocks_used": model.pool.used,
-            "kv_blocks_cached": len(model.pool.cached),
-            "kv_usage": model.kv_usage,
-            "preemptions": model.preemptions,
+            "steps": sum(rank.driver.steps for rank in engine.ranks),
+            "running": sum(model.running for model in models),
+            "waiting": sum(model.waiting for model in models),
+            "kv_blocks_used": sum(model.pool.used for model in models),
+            "kv_blocks_cached": sum(len(model.pool.cached) for model in models),
+            "kv_usage": fmean(model.kv_usage for model in models),
+            "preemptions": sum(model.preemptions for model in models),
             "event_sequence": engine.publisher.sequence if engine.publisher is not None else None,
         }
         return _json(state)
@@ -330,6 +324,19 @@ class SideRoutes:
         usage = {"prompt_tokens": total, "total_tokens": total}
         identity = self._engine.reply_id(request, prefix)
         return _json({"id": identity, "model": model, **fields, "usage": usage})
+
+
+def _source(publisher: EventPublisher) -> dict[str, object]:
+    return {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": f"tcp://*:{publisher.port}",
+        "replay_endpoint": f"tcp://*:{publisher.replay_port}",
+        "buffer_steps": 10_000,
+        "hwm": 100_000,
+        "max_queue_size": 100_000,
+        "topic": publisher.topic,
+    }
 
 
 def _json(value: object) -> web.Response:
