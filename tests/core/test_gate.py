@@ -260,6 +260,19 @@ def test_the_queue_is_as_long_as_mean_executions_allow() -> None:
     assert last.retry_after_s >= 32.0, "it follows the wait"
 
 
+def test_a_tenant_that_floods_the_queue_is_refused_and_others_are_not() -> None:
+    """Tenants take turns, so another's request is next but one, however long the flood is."""
+    driver = fleet("a", limit=1, wait_factor=3.0)
+    busy(driver, 8.0)
+    flood = [arrive(driver, f"r{i}", tenant="flood") for i in range(6)]
+    assert [type(effect) for effect in flood] == [Held] * 3 + [Refused] * 3
+    other = arrive(driver, "other", tenant="other")
+    assert isinstance(other, Held)
+    assert other.decision.prospect is not None
+    assert (other.position, other.decision.prospect.wait_s) == (2, 16.0)
+    assert refused(arrive(driver, "r6", tenant="flood")) is Reason.QUEUE_FULL
+
+
 def test_a_shorter_execution_makes_the_queue_longer() -> None:
     driver = fleet("a", limit=1, wait_factor=3.0)
     busy(driver, 1.0)

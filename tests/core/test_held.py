@@ -1,6 +1,6 @@
 """The central queue: order, bounds, deadlines; and against a slow twin."""
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -154,6 +154,21 @@ def test_who_is_ahead_waits_for_the_same_nodes_and_is_as_urgent() -> None:
     queue.add(attempt("same"), 0.0)
     assert queue.ahead(request("x")) == 1
     assert queue.ahead(request("x", priority=-1)) == 2
+
+
+@given(st.lists(st.sampled_from("abcd"), max_size=20), st.sampled_from("abe"))
+def test_whose_turn_comes_before_a_newcomers_is_foretold(tenants: list[str], tenant: str) -> None:
+    queue = HeldQueue()
+    for place, each in enumerate(tenants):
+        queue.add(attempt(str(place), tenant=each), 0.0)
+    newcomer = request("new", tenant=tenant)
+    foretold = queue.before(newcomer)
+    queue.add(attempt("new", tenant=tenant), 0.0)
+    queue.check()
+    actual = drained(queue).index("new")
+    assert actual <= foretold <= len(tenants)
+    if len(dict.fromkeys(tenants)) == 1 and tenant not in tenants:
+        assert foretold == 1
 
 
 def test_who_comes_back_has_lost_no_place_and_waits_from_now_on() -> None:

@@ -114,8 +114,8 @@ class Ineligible(StrEnum):
 
 class Prospect(msgspec.Struct, frozen=True, gc=False):
     """What a request that has to wait may expect: its place among those that wait for the same
-    nodes and are as urgent, from 1; and how long until its turn: infinite if that never comes,
-    None where nothing has shown it yet."""
+    nodes, in the order of their turns, from 1; and how long until its turn: infinite if that
+    never comes, None where nothing has shown it yet."""
 
     position: int
     wait_s: float | None

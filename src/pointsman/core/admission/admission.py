@@ -113,7 +113,7 @@ class Admission:
 
     def prospect(self, request: Request, demand: Demand, now_s: float) -> Prospect:
         """What it may expect if it waits."""
-        position = self.held.ahead(request, is_very_long=self.is_very_long(demand)) + 1
+        position = self.held.before(request, is_very_long=self.is_very_long(demand)) + 1
         drain_per_s = self._drain_per_s(request)
         if drain_per_s is None:
             return Prospect(position, None)

@@ -22,6 +22,7 @@ from heapq import heapify, heappop, heappush
 from pointsman.core.ids import RequestId
 from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_NORMAL
 from pointsman.core.placement import Waiting
+from pointsman.core.request import Request
 
 Admits = Callable[[int], bool]
 """Whether the gate is open for a priority; if it is for one, it is for those above."""
@@ -89,6 +90,14 @@ class FairOrder:
         """Those that are at least as urgent."""
         return sum(len(level) for p, level in self._levels.items() if p >= priority)
 
+    def before(self, request: Request) -> int:
+        """At most so many have their turn before a newcomer: all who are more urgent, and those
+        who take turns with its tenant."""
+        priority = request.priority
+        level = self._levels.get(priority)
+        equal = 0 if level is None else level.before(request.tenant)
+        return self.ahead(priority + 1) + equal
+
     def lowest(self) -> int | None:
         """The lowest priority of those that wait; None where nobody does."""
         return min((p for p, level in self._levels.items() if len(level)), default=None)
@@ -118,6 +127,7 @@ class _Level:
         self._arrivals: _Queue = OrderedDict()
         self._tenants: dict[str, _Tenant] = {}
         self._turns: list[tuple[int, str]] = []
+        self._present = 0  # tenants that wait
 
     def __len__(self) -> int:
         return len(self._arrivals)
@@ -131,6 +141,7 @@ class _Level:
         if not tenant.waits:
             tenant.served = max(tenant.served, self._least())
             heappush(self._turns, (tenant.served, name))
+            self._present += 1
         tenant.add(waiting)
         self._arrivals[waiting.request.id] = waiting
 
@@ -145,17 +156,29 @@ class _Level:
         tenant.take(waiting)
         if tenant.waits:
             heappush(self._turns, (tenant.served, name))
+        else:
+            self._present -= 1
 
     def put_back(self, waiting: Waiting) -> None:
         name = waiting.request.tenant
         tenant = self._tenants[name]
+        self._present += not tenant.waits
         tenant.put_back(waiting)
         heappush(self._turns, (tenant.served, name))
         self._arrivals[waiting.request.id] = waiting
 
     def remove(self, waiting: Waiting) -> None:
         del self._arrivals[waiting.request.id]
-        self._tenants[waiting.request.tenant].remove(waiting)
+        tenant = self._tenants[waiting.request.tenant]
+        tenant.remove(waiting)
+        self._present -= not tenant.waits
+
+    def before(self, name: str) -> int:
+        """Its own, and as many turns of each other tenant as it will have had."""
+        tenant = self._tenants.get(name)
+        own = 0 if tenant is None else tenant.count
+        others = self._present - (own > 0)
+        return own + min(len(self._arrivals) - own, (own + 1) * others)
 
     def last(self) -> Waiting:
         return self._arrivals[next(reversed(self._arrivals))]
@@ -197,6 +220,7 @@ class _Level:
     def check(self) -> None:
         waiting = sum(tenant.count for tenant in self._tenants.values())
         assert waiting == len(self._arrivals), (waiting, len(self._arrivals))
+        assert self._present == sum(tenant.waits for tenant in self._tenants.values())
         turns = set(self._turns)
         for name, tenant in self._tenants.items():
             assert not tenant.waits or (tenant.served, name) in turns, name

@@ -156,6 +156,11 @@ class HeldQueue:
         line = self._lines.get((part_key(request), is_very_long))
         return 0 if line is None else line.order.ahead(request.priority)
 
+    def before(self, request: Request, *, is_very_long: bool = False) -> int:
+        """At most so many of those that wait for the same nodes have their turn before it."""
+        line = self._lines.get((part_key(request), is_very_long))
+        return 0 if line is None else line.order.before(request)
+
     def has_queue(self, request: Request) -> bool:
         """Whether anybody waits for the same nodes, however urgent."""
         key = part_key(request)

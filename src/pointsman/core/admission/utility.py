@@ -17,6 +17,7 @@ from pointsman.core.admission.fair import Admits, Rank
 from pointsman.core.ids import RequestId
 from pointsman.core.limits import PRIORITY_HIGH
 from pointsman.core.placement import Waiting
+from pointsman.core.request import Request
 
 _STEP_WEIGHT = 4.0
 """What a named step of priority is worth: four times the length."""
@@ -77,6 +78,10 @@ class UtilityOrder:
     def ahead(self, priority: int) -> int:
         """Those that are at least as urgent: who has more utility is not counted."""
         return sum(count for p, count in self._counts.items() if p >= priority)
+
+    def before(self, request: Request) -> int:
+        """As in `FairOrder`."""
+        return self.ahead(request.priority)
 
     def lowest(self) -> int | None:
         """As in `FairOrder`."""
