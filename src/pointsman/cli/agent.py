@@ -19,11 +19,14 @@ from pointsman.cli.children import die_with_parent
 from pointsman.cli.control_address import UnusableControl, control_address, read_secret
 from pointsman.cli.process import set_up_logging
 from pointsman.cli.serve import fail
+from pointsman.cli.shared_options import POSITIVE
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName
 from pointsman.engines.adapters.address import kv_events_problem, url_problem
 from pointsman.wire.control import ENGINES_MAX, NAME_PATTERN
 
+_DEFAULTS = AgentOptions(name="", scheduler=SchedulerAddress())
+_FRONT = FrontOptions()
 _HEARTBEAT_S = click.FloatRange(min=0.05, max=2)
 
 
@@ -103,15 +106,15 @@ in use.
     "heartbeat_s",
     type=_HEARTBEAT_S,
     metavar="SECONDS",
-    default=0.5,
+    default=_DEFAULTS.heartbeat_s,
     show_default=True,
     help="Between heartbeats; up to 2 s while they are not acknowledged in time.",
 )
 @click.option(
     "--delta-blocks",
-    type=click.IntRange(min=1),
+    type=POSITIVE,
     metavar="N",
-    default=16,
+    default=_DEFAULTS.delta_blocks,
     show_default=True,
     help="Changes of an engine's cache that are told at once, not with the next heartbeat.",
 )
@@ -125,15 +128,15 @@ in use.
 @click.option(
     "--front-host",
     metavar="ADDRESS",
-    default="127.0.0.1",
+    default=_FRONT.host,
     show_default=True,
     help="Address that --front listens on.",
 )
 @click.option(
     "--front-running",
-    type=click.IntRange(min=1),
+    type=POSITIVE,
     metavar="N",
-    default=256,
+    default=_FRONT.running_max,
     show_default=True,
     help="Requests let through to an engine at once; fewer while some wait in it.",
 )
@@ -141,7 +144,7 @@ in use.
     "--front-waiting",
     type=click.IntRange(min=0),
     metavar="N",
-    default=256,
+    default=_FRONT.waiting_max,
     show_default=True,
     help="Requests held back before an engine; more go back at once.",
 )
@@ -149,7 +152,7 @@ in use.
     "--front-wait",
     type=click.FloatRange(min=0, max=600),
     metavar="SECONDS",
-    default=2.0,
+    default=_FRONT.wait_s_max,
     show_default=True,
     help="How long one of them may wait before it goes back.",
 )
@@ -167,7 +170,7 @@ in use.
     "drain_s",
     type=click.FloatRange(min=0, max=3_600),
     metavar="SECONDS",
-    default=30.0,
+    default=_DEFAULTS.drain_s,
     show_default=True,
     help="For requests to finish before the engine of --run is ended.",
 )

@@ -20,6 +20,15 @@ from pointsman.cli.bench_session import (
     UnknownPolicyError,
     run_plan,
 )
+from pointsman.cli.shared_options import (
+    ABOVE_ZERO,
+    POSITIVE,
+    admin_url_option,
+    html_option,
+    json_option,
+    window_option,
+    workload_option,
+)
 from pointsman.cli.trace_file import read_trace_file
 from pointsman.loadgen.client import ClientLimits, parse_target
 from pointsman.loadgen.runner import Endpoint
@@ -34,6 +43,7 @@ from pointsman.report.run import (
 from pointsman.traffic.arrivals import accelerate, poisson, window
 from pointsman.traffic.ideal import ideal_hit_ratio
 from pointsman.traffic.outcome import RequestRecord
+from pointsman.traffic.replayed import Slo
 from pointsman.traffic.request import TrafficRequest, summarize
 from pointsman.traffic.source import WORKLOADS
 from pointsman.traffic.trace import Trace
@@ -42,9 +52,6 @@ REQUESTS_DEFAULT = 200
 CONCURRENCY_DEFAULT = 16
 FILES_SPARE = 64
 """Descriptors left for everything but connections."""
-
-_POSITIVE = click.IntRange(min=1)
-_ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 
 
 class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,34 +99,23 @@ Exit codes: 0 done, 1 a request failed or the server cannot be used, 2 wrong usa
     metavar="FILE",
     help="Replay this trace: JSON lines, Mooncake's or Azure's format; gzipped or not.",
 )
-@click.option(
-    "--workload",
-    type=click.Choice(list(WORKLOADS)),
-    metavar="NAME",
-    help=f"Or make requests up: {', '.join(WORKLOADS)}.  [default: shared-prefix]",
-)
+@workload_option(WORKLOADS, otherwise="  [default: shared-prefix]")
 @click.option(
     "--requests",
-    type=_POSITIVE,
+    type=POSITIVE,
     metavar="N",
-    help="The first N.  [default: all of a trace, or 200 made up]",
+    help=f"The first N.  [default: all of a trace, or {REQUESTS_DEFAULT} made up]",
+)
+@window_option
+@click.option(
+    "--concurrency", type=POSITIVE, metavar="N", help="Closed loop of so many conversations."
 )
 @click.option(
-    "--window-s",
-    type=float,
-    nargs=2,
-    metavar="A B",
-    help="Only a trace's arrivals from second A to B.",
-)
-@click.option(
-    "--concurrency", type=_POSITIVE, metavar="N", help="Closed loop of so many conversations."
-)
-@click.option(
-    "--rate", "rate_rps", type=_ABOVE_ZERO, metavar="X", help="Open loop, Poisson, per second."
+    "--rate", "rate_rps", type=ABOVE_ZERO, metavar="X", help="Open loop, Poisson, per second."
 )
 @click.option(
     "--speed",
-    type=_ABOVE_ZERO,
+    type=ABOVE_ZERO,
     metavar="X",
     default=1.0,
     show_default=True,
@@ -131,13 +127,7 @@ Exit codes: 0 done, 1 a request failed or the server cannot be used, 2 wrong usa
     metavar="NAME[,NAME…]",
     help="One run under each, set at the admin plane; then the old one is put back.",
 )
-@click.option(
-    "--admin-url",
-    metavar="URL",
-    default="http://127.0.0.1:8081",
-    show_default=True,
-    help="The admin plane, for --policy.",
-)
+@admin_url_option("The admin plane, for --policy.")
 @click.option(
     "--api-key",
     metavar="KEY",
@@ -160,7 +150,7 @@ Exit codes: 0 done, 1 a request failed or the server cannot be used, 2 wrong usa
 )
 @click.option(
     "--timeout-s",
-    type=_ABOVE_ZERO,
+    type=ABOVE_ZERO,
     metavar="SECONDS",
     default=600.0,
     show_default=True,
@@ -168,7 +158,7 @@ Exit codes: 0 done, 1 a request failed or the server cannot be used, 2 wrong usa
 )
 @click.option(
     "--connections",
-    type=_POSITIVE,
+    type=POSITIVE,
     metavar="N",
     default=4096,
     show_default=True,
@@ -176,23 +166,17 @@ Exit codes: 0 done, 1 a request failed or the server cannot be used, 2 wrong usa
 )
 @click.option(
     "--slo-ttft-s",
-    type=_ABOVE_ZERO,
+    type=ABOVE_ZERO,
     metavar="SECONDS",
-    default=2.0,
+    default=Slo().ttft_s,
     show_default=True,
     help="Goodput counts answers whose first token came within this.",
 )
 @click.option(
     "--label", metavar="TEXT", help="Name of the run.  [default: the policy, or what is sent]"
 )
-@click.option("--json", "json_file", metavar="FILE", help="Write the runs; - is stdout.")
-@click.option(
-    "--html",
-    "html_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write a page with plots.",
-)
+@json_option
+@html_option
 def bench(**given: Any) -> None:
     """Send a stream of requests to an OpenAI-compatible server and report.
 
@@ -218,13 +202,7 @@ Exit codes: 0 done, 2 wrong usage or a file that holds no runs.
 """
 )
 @click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option(
-    "--html",
-    "html_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write a page with plots.",
-)
+@html_option
 def compare(files: tuple[Path, ...], html_file: Path | None) -> None:
     """Compare runs written by `pointsman bench --json`; the first one is the baseline."""
     check_outputs(None, html_file)

@@ -28,7 +28,7 @@ class ChildOptions(NamedTuple):
     """What `pointsman engine` is given; None leaves its default."""
 
     model: str
-    profile: str | None
+    profile: str
     speed: float
     kv_blocks: int | None
     seed: int
@@ -64,8 +64,7 @@ async def engines(
 async def _spawn(options: ChildOptions) -> asyncio.subprocess.Process:
     arguments = ["--port", "0", "--kv-events-port", "0", "--model", options.model]
     arguments += ["--speed", str(options.speed), "--seed", str(options.seed)]
-    if options.profile is not None:
-        arguments += ["--profile", options.profile]
+    arguments += ["--profile", options.profile]
     if options.kv_blocks is not None:
         arguments += ["--kv-blocks", str(options.kv_blocks)]
     return await asyncio.create_subprocess_exec(

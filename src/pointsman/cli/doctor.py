@@ -13,6 +13,7 @@ from pointsman.cli.check import print_problems
 from pointsman.cli.config import Config, Engine, Model
 from pointsman.cli.config_file import engine_name, is_loopback
 from pointsman.cli.serve import fail
+from pointsman.cli.shared_options import config_option, engines_option
 from pointsman.cli.tokenizers import ENGINE, load_model
 from pointsman.cli.yaml_reader import Rejected
 from pointsman.control.doctor import (
@@ -44,15 +45,8 @@ A gateway with keys is sent the one in the environment's POINTSMAN_API_KEY.
 Exit codes: 0 no problems (warnings and notes may be), 1 problems, 2 wrong usage or configuration.
 """
 )
-@click.option(
-    "-c",
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Examine the engines, tokenizers and timeouts of a configuration.",
-)
-@click.option("--engine", "engines", multiple=True, metavar="URL", help="An engine; repeatable.")
+@config_option("Examine the engines, tokenizers and timeouts of a configuration.")
+@engines_option
 @click.option("--model", metavar="NAME", help="A model that must be served.")
 @click.option("--gateway", metavar="URL", help="A running gateway to look at, too.")
 @click.option(

@@ -7,13 +7,20 @@ import click
 import msgspec
 import uvloop
 
-from pointsman.engines.compute_model import PROFILES
+from pointsman.cli.shared_options import (
+    ABOVE_ZERO,
+    PORT,
+    POSITIVE,
+    engine_speed_option,
+    host_option,
+    kv_blocks_option,
+    model_name_option,
+    profile_option,
+    text_seed_option,
+)
 from pointsman.engines.simulated import EngineOptions, PortInUseError, RunningEngine, serve
 from pointsman.engines.simulated.options import EventEncoding, HashKind
 
-_POSITIVE = click.IntRange(min=1)
-_ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
-_PORT = click.IntRange(min=0, max=65_535)
 _PORT_BEFORE_ANOTHER = click.IntRange(min=0, max=65_534)
 
 
@@ -35,43 +42,26 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
 """
 )
 @click.option(
-    "--port", type=_PORT, metavar="PORT", required=True, help="HTTP port; 0 takes a free one."
+    "--port", type=PORT, metavar="PORT", required=True, help="HTTP port; 0 takes a free one."
+)
+@host_option
+@model_name_option
+@profile_option
+@kv_blocks_option
+@click.option(
+    "--block-size", type=POSITIVE, metavar="N", help="Tokens per KV block.  [default: 16]"
 )
 @click.option(
-    "--host",
-    metavar="ADDRESS",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on.",
-)
-@click.option(
-    "--model", metavar="NAME", default="sim", show_default=True, help="The model's name at the API."
-)
-@click.option(
-    "--profile",
-    type=click.Choice(list(PROFILES)),
-    metavar="NAME",
-    default="8b-h100",
-    show_default=True,
-    help=f"What model on what GPU (step times, KV capacity, limits): {', '.join(PROFILES)}.",
-)
-@click.option(
-    "--kv-blocks", type=_POSITIVE, metavar="N", help="KV blocks.  [default: the profile's]"
-)
-@click.option(
-    "--block-size", type=_POSITIVE, metavar="N", help="Tokens per KV block.  [default: 16]"
-)
-@click.option(
-    "--max-num-seqs", type=_POSITIVE, metavar="N", help="Sequences in a step.  [default: 256]"
+    "--max-num-seqs", type=POSITIVE, metavar="N", help="Sequences in a step.  [default: 256]"
 )
 @click.option(
     "--max-num-batched-tokens",
-    type=_POSITIVE,
+    type=POSITIVE,
     metavar="N",
     help="Tokens in a step.  [default: 8192]",
 )
 @click.option(
-    "--max-model-len", type=_POSITIVE, metavar="N", help="Context length.  [default: the profile's]"
+    "--max-model-len", type=POSITIVE, metavar="N", help="Context length.  [default: the profile's]"
 )
 @click.option(
     "--max-num-queued-reqs",
@@ -109,18 +99,14 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
     show_default=True,
     help="Block hashes in events as 64-bit integers or as 32 bytes.",
 )
-@click.option(
-    "--speed", type=_ABOVE_ZERO, metavar="X", default=1.0, show_default=True, help="X times faster."
-)
-@click.option(
-    "--seed", type=int, metavar="N", default=0, show_default=True, help="Of the generated text."
-)
+@engine_speed_option
+@text_seed_option
 @click.option("--lora", multiple=True, metavar="NAME", help="A LoRA adapter; repeatable.")
 @click.option("--legacy-metrics", is_flag=True, help="Also export metric names of vLLM < 0.10.")
 @click.option(
     "--idle-close",
     "idle_close_s",
-    type=_ABOVE_ZERO,
+    type=ABOVE_ZERO,
     metavar="SECONDS",
     default=5.0,
     show_default=True,

@@ -10,13 +10,13 @@ from urllib.parse import quote
 import click
 import msgspec
 
+from pointsman.cli.shared_options import ADMIN_URL, admin_url_option
 from pointsman.core.blocks import Unit
 from pointsman.core.decision import Candidate, Decision, Ineligible
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-ADMIN_URL = "http://127.0.0.1:8081"
 TIMEOUT_S = 10.0
 
 
@@ -42,9 +42,7 @@ Exit codes: 0 shown, 1 no such decision, 2 wrong usage or no admin plane.
 @click.option("--prompt", metavar="TEXT", help="A chat message to place.")
 @click.option("--model", metavar="NAME", help="Model for --prompt.  [default: the only one served]")
 @click.option("--path", metavar="ROUTE", help="Route of --body.  [default: by its shape]")
-@click.option(
-    "--admin-url", metavar="URL", default=ADMIN_URL, show_default=True, help="The admin plane."
-)
+@admin_url_option("The admin plane.")
 @click.option("--json", "as_json", is_flag=True, help="The decisions as JSON.")
 def explain(
     request_id: str | None,

@@ -14,21 +14,27 @@ from pointsman.cli.bench_output import check_outputs, replace_file
 from pointsman.cli.replay_jobs import Job, Result, SimulationFailed, run_jobs
 from pointsman.cli.replay_plan import NODES_DEFAULT, RATE_PER_NODE_RPS, ReplayOptions, plan
 from pointsman.cli.replay_study import Extras, all_jobs, study_of
+from pointsman.cli.shared_options import (
+    ABOVE_ZERO,
+    POSITIVE,
+    html_option,
+    json_option,
+    window_option,
+    workload_option,
+)
 from pointsman.core.policies import catalog
-from pointsman.engines.compute_model.profiles import PROFILES
+from pointsman.engines.compute_model import PROFILE_DEFAULT, PROFILES
 from pointsman.report.replay.document import encode_study
 from pointsman.report.replay.page import render_study
 from pointsman.report.replay.study import Study
 from pointsman.report.replay.table import print_study
-from pointsman.sim.scenario import PROFILE_DEFAULT, Index
+from pointsman.sim.scenario import Index
 from pointsman.traffic.replayed import Slo
 from pointsman.traffic.source import REQUESTS_DEFAULT, WORKLOADS
 
 PIPE_COLUMNS = 200
 """Of tables that go to a file: there is no terminal to be too narrow for them."""
 
-_POSITIVE = click.IntRange(min=1)
-_ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 _SLO = Slo()
 
 
@@ -53,12 +59,7 @@ usage.
 """
 )
 @click.argument("traces", metavar="[TRACE]...", type=click.Path(path_type=Path), nargs=-1)
-@click.option(
-    "--workload",
-    type=click.Choice(list(WORKLOADS)),
-    metavar="NAME",
-    help=f"Make requests up instead: {', '.join(WORKLOADS)}.",
-)
+@workload_option(WORKLOADS)
 @click.option(
     "--parameter",
     "parameters",
@@ -75,7 +76,7 @@ usage.
 @click.option(
     "--baseline", metavar="NAME", help=f"Ratios are to this one.  [default: {catalog.DEFAULT}]"
 )
-@click.option("--nodes", type=_POSITIVE, metavar="N", help=f"Engines.  [default: {NODES_DEFAULT}]")
+@click.option("--nodes", type=POSITIVE, metavar="N", help=f"Engines.  [default: {NODES_DEFAULT}]")
 @click.option("--slow", metavar="K@F", help="K of them take F times as long, like 4@2.5.")
 @click.option(
     "--profile",
@@ -84,7 +85,7 @@ usage.
     help=f"Model and GPU: {', '.join(PROFILES)}.  [default: {PROFILE_DEFAULT}]",
 )
 @click.option(
-    "--kv-tokens", type=_POSITIVE, metavar="N", help="KV cache of each.  [default: the profile's]"
+    "--kv-tokens", type=POSITIVE, metavar="N", help="KV cache of each.  [default: the profile's]"
 )
 @click.option(
     "--gateways",
@@ -102,34 +103,32 @@ usage.
 @click.option(
     "--closed-loop", is_flag=True, help="A session's next turn waits for the answer to its last."
 )
-@click.option("--speed", type=_ABOVE_ZERO, metavar="X", help="Arrivals X times faster.")
+@click.option("--speed", type=ABOVE_ZERO, metavar="X", help="Arrivals X times faster.")
 @click.option(
     "--rate",
     "rate_rps",
-    type=_ABOVE_ZERO,
+    type=ABOVE_ZERO,
     metavar="X",
     help="Poisson arrivals, per second.  [default: a trace's own; of a workload "
     f"{RATE_PER_NODE_RPS:g} a node]",
 )
 @click.option(
     "--limit",
-    type=_POSITIVE,
+    type=POSITIVE,
     metavar="N",
     help=f"The first N requests.  [default: all of a trace, or {REQUESTS_DEFAULT:,} made up]",
 )
-@click.option(
-    "--window-s", type=float, nargs=2, metavar="A B", help="Only arrivals from second A to B."
-)
+@window_option
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     metavar="S",
     help="Of everything; from 1 on it also moves a trace's arrivals a little.  [default: 0]",
 )
-@click.option("--seeds", type=_POSITIVE, metavar="N", help="S to S+N-1, with confidence intervals.")
+@click.option("--seeds", type=POSITIVE, metavar="N", help="S to S+N-1, with confidence intervals.")
 @click.option(
     "--slo-ttft-s",
-    type=_ABOVE_ZERO,
+    type=ABOVE_ZERO,
     metavar="SECONDS",
     default=_SLO.ttft_s,
     show_default=True,
@@ -145,7 +144,7 @@ usage.
 )
 @click.option(
     "--slo-tpot-s",
-    type=_ABOVE_ZERO,
+    type=ABOVE_ZERO,
     metavar="SECONDS",
     default=_SLO.tpot_s,
     show_default=True,
@@ -165,18 +164,12 @@ usage.
     show_default=True,
     help="Of the requests, to be within the SLO.",
 )
-@click.option("--jobs", type=_POSITIVE, metavar="N", help="Processes.  [default: one a CPU]")
-@click.option("--json", "json_file", metavar="FILE", help="Write the numbers; - is stdout.")
+@click.option("--jobs", type=POSITIVE, metavar="N", help="Processes.  [default: one a CPU]")
+@json_option
 @click.option(
     "--timing", is_flag=True, help="Real times in the JSON too, which differ from run to run."
 )
-@click.option(
-    "--html",
-    "html_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write a page with plots.",
-)
+@html_option
 def replay(**given: Any) -> None:
     """Replay traffic through a simulated cluster and compare policies.
 

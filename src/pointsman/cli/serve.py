@@ -17,12 +17,12 @@ from pointsman.cli.config import Config, Engine, Model
 from pointsman.cli.config_file import is_loopback, openness_problem
 from pointsman.cli.process import CannotStart, Process, set_up_logging
 from pointsman.cli.reload import Source
+from pointsman.cli.shared_options import PORT, config_option, engines_option
 from pointsman.cli.tokenizers import model_problems
 from pointsman.cli.yaml_reader import Problem, Rejected
 from pointsman.core.policies import catalog
 from pointsman.engines.adapters.address import url_problem
 
-PORT = click.IntRange(0, 65_535)
 POLICY = click.Choice(catalog.names())
 POLICY_HELP = f"How a node is chosen: {', '.join(catalog.names())}."
 
@@ -37,15 +37,8 @@ Try it:
 Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or configuration, or a port in use.
 """
 )
-@click.option(
-    "-c",
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="YAML; `pointsman init` writes one that explains itself.",
-)
-@click.option("--engine", "engines", multiple=True, metavar="URL", help="An engine; repeatable.")
+@config_option("YAML; `pointsman init` writes one that explains itself.")
+@engines_option
 @click.option(
     "--model", metavar="NAME", help="The model that the --engine URLs serve.  [default: ask them]"
 )

@@ -15,11 +15,19 @@ from rich.console import Console
 from pointsman.cli.children import ChildOptions, EngineFailed, engines
 from pointsman.cli.config import Admin, Config, Engine, Limits, Listen, Log
 from pointsman.cli.config_file import is_loopback
-from pointsman.cli.explain import ADMIN_URL
 from pointsman.cli.process import CannotStart, Process, listen_problem, set_up_logging
-from pointsman.cli.serve import POLICY, POLICY_HELP, PORT, fail, printable_host, say
+from pointsman.cli.serve import POLICY, POLICY_HELP, fail, printable_host, say
+from pointsman.cli.shared_options import (
+    ADMIN_URL,
+    PORT,
+    engine_speed_option,
+    host_option,
+    kv_blocks_option,
+    model_name_option,
+    profile_option,
+    text_seed_option,
+)
 from pointsman.core.policies import catalog
-from pointsman.engines.compute_model import PROFILES
 
 READY_S_MAX = 30.0
 """For the engines to describe themselves; they listen already."""
@@ -50,13 +58,7 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
     show_default=True,
     help="Simulated engines, a process each.",
 )
-@click.option(
-    "--host",
-    metavar="ADDRESS",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on.",
-)
+@host_option
 @click.option(
     "--open",
     "is_open",
@@ -87,30 +89,11 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
     show_default=True,
     help=POLICY_HELP,
 )
-@click.option("--model", metavar="NAME", default="sim", show_default=True, help="The model's name.")
-@click.option(
-    "--profile",
-    type=click.Choice(list(PROFILES)),
-    metavar="NAME",
-    help=f"What model on what GPU: {', '.join(PROFILES)}.  [default: 8b-h100]",
-)
-@click.option(
-    "--speed",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="X",
-    default=1.0,
-    show_default=True,
-    help="Engines X times faster.",
-)
-@click.option(
-    "--kv-blocks",
-    type=click.IntRange(1),
-    metavar="N",
-    help="KV blocks an engine.  [default: the profile's]",
-)
-@click.option(
-    "--seed", type=int, metavar="N", default=0, show_default=True, help="Of the generated text."
-)
+@model_name_option
+@profile_option
+@engine_speed_option
+@kv_blocks_option
+@text_seed_option
 @click.option(
     "--access-log",
     default="stdout",
@@ -126,7 +109,7 @@ def up(
     admin_port: int,
     policy: str,
     model: str,
-    profile: str | None,
+    profile: str,
     speed: float,
     kv_blocks: int | None,
     seed: int,

@@ -8,15 +8,13 @@ from typing import Annotated
 
 import msgspec
 
-from pointsman.engines.compute_model import Profile
+from pointsman.engines.compute_model import PROFILE_DEFAULT, Profile
 from pointsman.traffic.replayed import Slo
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
-
-PROFILE_DEFAULT = "8b-h100"
 
 
 class NodeGroup(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):

@@ -24,11 +24,12 @@ from pointsman.engines.compute_model.jobs import (
     chain_hashes,
     root_hash,
 )
-from pointsman.engines.compute_model.profiles import PROFILES, Profile
+from pointsman.engines.compute_model.profiles import PROFILE_DEFAULT, PROFILES, Profile
 from pointsman.engines.compute_model.steps import Outcome, Step, Stretch
 
 __all__ = [
     "PROFILES",
+    "PROFILE_DEFAULT",
     "BlockPool",
     "CacheCleared",
     "CacheEvent",

@@ -73,9 +73,11 @@ class Profile(msgspec.Struct, frozen=True, gc=False):
 # sequence_s of the derived ones: a decoding sequence is one more row of the same matrix products,
 #   hidden in part behind the weights' transfer: about prefill_s_per_token (8b), and 40 % of it
 #   where the base is longer (27b).
+PROFILE_DEFAULT = "8b-h100"
+
 _ALL = (
     Profile(
-        name="8b-h100",
+        name=PROFILE_DEFAULT,
         base_s=0.0064,
         prefill_s_per_token=4.88e-5,
         attention_s_per_token2=8.0e-10,

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-from pointsman.engines.compute_model import PROFILES, Profile
+from pointsman.engines.compute_model import PROFILE_DEFAULT, PROFILES, Profile
 
 
 class EventEncoding(StrEnum):
@@ -33,7 +33,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 0
     model: str = "sim"
-    profile: str = "8b-h100"
+    profile: str = PROFILE_DEFAULT
     kv_blocks: int | None = None
     block_size: int | None = None
     max_num_seqs: int | None = None

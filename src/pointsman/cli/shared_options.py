@@ -1,0 +1,106 @@
+"""Options and types of options that several commands have, declared once."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from pointsman.engines.compute_model import PROFILE_DEFAULT, PROFILES
+
+ADMIN_URL = "http://127.0.0.1:8081"
+
+PORT = click.IntRange(0, 65_535)
+POSITIVE = click.IntRange(min=1)
+ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+# --- of what serves -----------------------------------------------------------------------
+
+
+def config_option(use: str) -> Callable[[Command], Command]:
+    """A configuration file, and what it is for."""
+    return click.option(
+        "-c", "--config", "file", type=click.Path(path_type=Path), metavar="FILE", help=use
+    )
+
+
+engines_option = click.option(
+    "--engine", "engines", multiple=True, metavar="URL", help="An engine; repeatable."
+)
+
+
+def admin_url_option(use: str) -> Callable[[Command], Command]:
+    """A running process's admin plane, and what it is for."""
+    return click.option(
+        "--admin-url", metavar="URL", default=ADMIN_URL, show_default=True, help=use
+    )
+
+
+# --- of simulated engines -----------------------------------------------------------------
+
+host_option = click.option(
+    "--host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on.",
+)
+model_name_option = click.option(
+    "--model", metavar="NAME", default="sim", show_default=True, help="The model's name at the API."
+)
+profile_option = click.option(
+    "--profile",
+    type=click.Choice(list(PROFILES)),
+    metavar="NAME",
+    default=PROFILE_DEFAULT,
+    show_default=True,
+    help=f"What model on what GPU (step times, KV capacity, limits): {', '.join(PROFILES)}.",
+)
+kv_blocks_option = click.option(
+    "--kv-blocks",
+    type=POSITIVE,
+    metavar="N",
+    help="KV blocks of an engine.  [default: the profile's]",
+)
+engine_speed_option = click.option(
+    "--speed",
+    type=ABOVE_ZERO,
+    metavar="X",
+    default=1.0,
+    show_default=True,
+    help="Engines X times faster.",
+)
+text_seed_option = click.option(
+    "--seed", type=int, metavar="N", default=0, show_default=True, help="Of the generated text."
+)
+
+
+# --- of measurements ----------------------------------------------------------------------
+
+
+def workload_option(names: Iterable[str], *, otherwise: str = "") -> Callable[[Command], Command]:
+    """Made-up requests, and what is sent without."""
+    return click.option(
+        "--workload",
+        type=click.Choice(list(names)),
+        metavar="NAME",
+        help=f"Make requests up: {', '.join(names)}.{otherwise}",
+    )
+
+
+window_option = click.option(
+    "--window-s", type=float, nargs=2, metavar="A B", help="Only arrivals from second A to B."
+)
+json_option = click.option(
+    "--json", "json_file", metavar="FILE", help="Write the numbers; - is stdout."
+)
+html_option = click.option(
+    "--html",
+    "html_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a page with plots.",
+)
