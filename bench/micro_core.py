@@ -134,7 +134,7 @@ def ledger() -> Iterator[Row]:
         book.release(request)
 
     yield Row("ledger: reserve, commit, release", median_us(lease), "us")
-    yield Row("ledger: fits", median_us(lambda: book.fits(NodeId(7), 10)), "us")
+    yield Row("ledger: fits", median_us(lambda: book.account(NodeId(7)).fits(10)), "us")
 
 
 def calibration() -> Iterator[Row]:

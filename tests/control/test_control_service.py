@@ -10,7 +10,6 @@ from pointsman.control import service as service_module
 from pointsman.control.service import SchedulerService
 from pointsman.control.watcher import NodeWatcher
 from pointsman.core.blocks import Namespace, Prompt
-from pointsman.core.decision import Candidate
 from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.events import (
     Admitted,
@@ -34,6 +33,7 @@ from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Stateless
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Outcome, Request
+from pointsman.core.row import Row
 from pointsman.core.scheduler import Scheduler
 from pointsman.telemetry.decisions import DecisionRing
 
@@ -213,10 +213,10 @@ class Broken(Stateless):
 
     name = "broken"
 
-    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         return pick(rows, why="any")
 
-    def placed(self, request: Request, row: Candidate) -> None:
+    def placed(self, request: Request, row: Row) -> None:
         raise RuntimeError("a bug")
 
 

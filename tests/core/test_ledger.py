@@ -25,13 +25,14 @@ def ledger() -> Ledger:
 def test_a_lease_is_reserved_committed_and_released_once(ledger: Ledger) -> None:
     lease = ledger.reserve(ONE, A, 30)
     assert lease == Lease(ONE, A, 30, LeaseState.RESERVED)
-    assert (ledger.free(A), ledger.leased(A), ledger.lease_count(A)) == (70, 30, 1)
+    account = ledger.account(A)
+    assert (account.free, account.leased, account.leases) == (70, 30, 1)
     committed = ledger.commit(ONE)
     assert committed == Lease(ONE, A, 30, LeaseState.COMMITTED)
     assert (ledger.reserved_blocks, ledger.committed_blocks) == (0, 30)
     assert ledger.release(ONE) == committed
     assert ledger.release(ONE) is None
-    assert (ledger.free(A), ledger.leased(A), ledger.lease_count(A)) == (100, 0, 0)
+    assert (account.free, account.leased, account.leases) == (100, 0, 0)
 
 
 def test_a_second_lease_of_a_request_is_a_programmers_error(ledger: Ledger) -> None:
@@ -44,22 +45,22 @@ def test_a_second_lease_of_a_request_is_a_programmers_error(ledger: Ledger) -> N
 
 def test_a_node_of_unknown_capacity_has_room(ledger: Ledger) -> None:
     ledger.reserve(ONE, B, 10**9)
-    assert ledger.fits(B, 10**9)
-    assert ledger.free(B) is None
-    assert ledger.leased(B) == 10**9
+    assert ledger.account(B).fits(10**9)
+    assert ledger.account(B).free is None
+    assert ledger.account(B).leased == 10**9
 
 
 def test_an_oversized_request_fits_an_idle_node_and_takes_all_of_it(ledger: Ledger) -> None:
-    assert ledger.fits(A, 5_000)
+    assert ledger.account(A).fits(5_000)
     assert ledger.reserve(ONE, A, 5_000).blocks == 100
-    assert not ledger.fits(A, 1)
-    assert ledger.free(A) == 0
+    assert not ledger.account(A).fits(1)
+    assert ledger.account(A).free == 0
 
 
 def test_a_node_with_leases_has_room_for_what_is_free(ledger: Ledger) -> None:
     ledger.reserve(ONE, A, 60)
-    assert ledger.fits(A, 40)
-    assert not ledger.fits(A, 41)
+    assert ledger.account(A).fits(40)
+    assert not ledger.account(A).fits(41)
 
 
 def test_late_messages_about_a_lease_that_is_gone_change_nothing(ledger: Ledger) -> None:
@@ -81,13 +82,15 @@ def test_the_leases_of_a_node_that_died_are_void(ledger: Ledger) -> None:
     assert ledger.forget(A) == [lost]
     assert ledger.release(ONE) is None, "a late release finds nothing"
     assert ledger.get(TWO) == kept
-    assert (ledger.leased(A), ledger.free(A), ledger.reserved_blocks) == (0, None, 7)
+    account = ledger.account(A)
+    assert (account.leased, account.free, ledger.reserved_blocks) == (0, None, 7)
 
 
 def test_capacity_may_shrink_below_what_is_leased(ledger: Ledger) -> None:
     ledger.reserve(ONE, A, 80)
     ledger.set_capacity(A, 50)
-    assert (ledger.free(A), ledger.fits(A, 1), ledger.leased(A)) == (0, False, 80)
+    account = ledger.account(A)
+    assert (account.free, account.fits(1), account.leased) == (0, False, 80)
     ledger.check()
 
 
@@ -149,11 +152,11 @@ class LedgerAgainstTwin(RuleBasedStateMachine):
             held = [lease.blocks for lease in self.leases if lease.node_id == node_id]
             capacity = self.capacities.get(node_id)
             free = None if capacity is None else max(0, capacity - sum(held))
-            assert self.ledger.leased(node_id) == sum(held)
-            assert self.ledger.lease_count(node_id) == len(held)
-            assert self.ledger.free(node_id) == free
+            assert self.ledger.account(node_id).leased == sum(held)
+            assert self.ledger.account(node_id).leases == len(held)
+            assert self.ledger.account(node_id).free == free
             fits = free is None or sum(held) == 0 or free >= 17
-            assert self.ledger.fits(node_id, 17) == fits
+            assert self.ledger.account(node_id).fits(17) == fits
 
     def _of(self, request_id: RequestId) -> list[Lease]:
         return [lease for lease in self.leases if lease.request_id == request_id]

@@ -1,5 +1,6 @@
 """What a candidate's row says of its node, and where that comes from."""
 
+import msgspec
 import pytest
 
 from pointsman.core.calibration import PRIOR
@@ -7,7 +8,9 @@ from pointsman.core.decision import Candidate
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.limits import PREFILL_MEMORY_S
 from pointsman.core.options import SchedulerOptions
+from pointsman.core.row import Row
 from tests.support.driver import Driver, request
+from tests.support.rows import again
 
 
 def seen(driver: Driver, name: str = "a", **fields: object) -> Candidate:
@@ -21,6 +24,12 @@ def two_nodes(policy: str = "round_robin") -> Driver:
     driver = Driver(SchedulerOptions(policy=policy))
     driver.ready("a", "b", kv_blocks=100)
     return driver
+
+
+def test_what_is_kept_of_a_row_is_all_of_it() -> None:
+    fields = enumerate(msgspec.structs.fields(Candidate))
+    terms = {field.name: field.type(n) for n, field in fields} | {"node": "a", "fits": False}
+    assert msgspec.structs.asdict(Row(**terms).seen()) == terms
 
 
 def test_the_share_of_leased_blocks() -> None:
@@ -93,7 +102,7 @@ def test_a_service_time_knows_no_cache_and_no_queue() -> None:
     driver.arrive("r2", text)  # waits on b
     asked = request("x", text, max_output_tokens=100)
     candidates = driver.scheduler.explain(asked, driver.now_s).candidates
-    rows = {str(row.node): row for row in candidates}
+    rows = {str(row.node): again(row) for row in candidates}
     assert rows["a"].hit_tokens
     assert rows["b"].queue_s
     prefill_s = rows["a"].service_s - rows["a"].decode_s
@@ -104,12 +113,12 @@ def test_a_service_time_knows_no_cache_and_no_queue() -> None:
 def test_a_service_time_is_prefill_and_decode_of_what_is_not_cached() -> None:
     driver, text = two_nodes(), "a long prompt " * 2_000
     asked = request("x", text, max_output_tokens=100)
-    row = driver.scheduler.explain(asked, driver.now_s).candidates[0]
-    assert row.service_s == pytest.approx(row.prefill_s + row.decode_s)
-    tokens = row.new_tokens
+    idle = again(driver.scheduler.explain(asked, driver.now_s).candidates[0])
+    assert idle.service_s == pytest.approx(idle.prefill_s + idle.decode_s)
+    tokens = idle.new_tokens
     prefill_s = PRIOR.prefill_s_per_token * tokens + PRIOR.attention_s_per_token2 * tokens**2 / 2
     step_s = PRIOR.step_s + PRIOR.sequence_s + PRIOR.kv_token_s * (tokens + 50)
-    assert row.service_s == pytest.approx(PRIOR.dispatch_s + prefill_s + 100 * step_s)
+    assert idle.service_s == pytest.approx(PRIOR.dispatch_s + prefill_s + 100 * step_s)
 
 
 def test_decoding_is_interrupted_by_as_much_as_prefills_took_of_late() -> None:

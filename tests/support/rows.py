@@ -3,13 +3,16 @@ the test says."""
 
 from typing import Any
 
+import msgspec
+
 from pointsman.core.decision import Candidate
 from pointsman.core.ids import NodeName
+from pointsman.core.row import Row
 
 PROMPT_TOKENS = 1_000
 
 
-def row(name: str, *, hit: int = 0, prompt: int = PROMPT_TOKENS, **terms: Any) -> Candidate:
+def row(name: str, *, hit: int = 0, prompt: int = PROMPT_TOKENS, **terms: Any) -> Row:
     """A candidate that holds `hit` of the prompt's tokens; `terms` are any of its fields."""
     idle: dict[str, Any] = dict.fromkeys(Candidate.__struct_fields__, 0.0)
     idle |= {
@@ -29,4 +32,9 @@ def row(name: str, *, hit: int = 0, prompt: int = PROMPT_TOKENS, **terms: Any) -
         "calibrated": True,
         "placed_order": 0,
     }
-    return Candidate(**{**idle, **terms})
+    return Row(**{**idle, **terms})
+
+
+def again(candidate: Candidate) -> Row:
+    """The row that it was."""
+    return Row(**msgspec.structs.asdict(candidate))

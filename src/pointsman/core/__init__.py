@@ -40,6 +40,7 @@ Reading order, top-down; a file imports only from files below it:
     placement      what a placement is made of: question, answer, bookings
     events         what step() is told and what it answers
     cache_events   what engines tell of their caches
+    row            one candidate while it is chosen
     health         how a node is: transition table
     decision       the record of one decision
     request        what routing knows of one request

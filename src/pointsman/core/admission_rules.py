@@ -1,43 +1,44 @@
 """What admission goes by: watermarks, shares, the order of the queue, the length of waits."""
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
-YELLOW_SHARE = 0.8
-RED_SHARE = 0.9
+YELLOW_SHARE: Final = 0.8
+RED_SHARE: Final = 0.9
 """Of the slots or KV blocks of a model's nodes. What is left above red is where the
 urgent find room at once."""
 
-URGENT_HEADROOM = 0.25
+URGENT_HEADROOM: Final = 0.25
 """Of what high priority holds, that is kept free for more of it: a burst of the urgent otherwise
 waits until a request that runs is over, for memory is given back by nobody else. In an overload
 with 20 % of high priority, and two prompts waiting on each node, their p99 to a first token was
 2.05 times its usual with none, 1.59 with half of this, 1.43 with this and with 0.4."""
 
-LOW_SHARE = 0.2
+LOW_SHARE: Final = 0.2
 """What low priority may hold of the cluster while others need it."""
 
-BACKLOG_S = 0.1
-BACKLOG_PREFILLS = 1
+BACKLOG_S: Final = 0.1
+BACKLOG_PREFILLS: Final = 1
 """Prompts without a first token on each node, in seconds of prefill and in number, at which the
 cluster counts as full while there is urgent traffic: what is beyond it is better ordered here than
 in an engine's own queue, where the urgent wait behind it. Where nobody is urgent it costs more
 than it gives: twice the time to a first token just beyond capacity."""
 
-URGENT_MEMORY_S = 60.0
+URGENT_MEMORY_S: Final = 60.0
 """How long traffic counts as urgent after the last request of high priority."""
 
-AGING_S = 20.0
+AGING_S: Final = 20.0
 """Waiting that counts as much as the next named priority: less than a client's patience."""
 
-WAIT_FACTOR = 3.0
-WAIT_MIN_S = 10.0
+WAIT_FACTOR: Final = 3.0
+WAIT_MIN_S: Final = 10.0
 """The wait that a queue may promise: three times as long as a request takes to run, or what a
 burst of short ones needs. What would wait longer is told so at once (Little's law)."""
 
-LONG_CONTEXT_TOKENS = 32_768
-LONG_CONTEXT_SHARE = 0.5
+LONG_CONTEXT_TOKENS: Final = 32_768
+LONG_CONTEXT_SHARE: Final = 0.5
 """Prompts of 32k tokens and more may hold half of a model's nodes, so that a flood of them leaves
 the other half to the rest."""
 

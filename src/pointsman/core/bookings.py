@@ -9,13 +9,13 @@ from heapq import heappop, heappush
 
 from pointsman.core.admission.load import Loads
 from pointsman.core.cluster import Cluster
-from pointsman.core.decision import Candidate
 from pointsman.core.flight import Flight
 from pointsman.core.ids import RequestId
 from pointsman.core.ledger import Ledger
 from pointsman.core.node import Node
 from pointsman.core.placement import Attempt, Credit, Route
 from pointsman.core.residency import Residency
+from pointsman.core.row import Row
 
 
 class Bookings:
@@ -45,9 +45,7 @@ class Bookings:
     def __iter__(self) -> Iterator[Flight]:
         return iter(self._flights.values())
 
-    def book(
-        self, attempt: Attempt, route: Route, node: Node, row: Candidate, now_s: float
-    ) -> None:
+    def book(self, attempt: Attempt, route: Route, node: Node, row: Row, now_s: float) -> None:
         """It goes to `node`, as `row` foretells."""
         request = attempt.request
         assert self._uncredited is None, "catch up before the next placement"
@@ -163,4 +161,4 @@ class Bookings:
             here = [f for f in live if f.node is node]
             assert node.inflight == len(here), (node, here)
             assert node.kv_tokens == sum(f.work.kv_tokens for f in here), node
-            assert self.ledger.lease_count(node.id) <= len(here), node
+            assert self.ledger.account(node.id).leases <= len(here), node

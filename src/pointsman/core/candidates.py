@@ -1,8 +1,8 @@
 """Which nodes may serve a request, and why the others may not."""
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from operator import attrgetter
+from typing import Final
 
 from pointsman.core.cluster import Cluster
 from pointsman.core.decision import Exclusion, Ineligible
@@ -142,31 +142,46 @@ def shortlist(nodes: list[Node], levels: Levels, turn: int) -> list[Node]:
     if len(nodes) <= CANDIDATES_MAX:
         return nodes
     start = turn % len(nodes)
-    by_load = sorted(nodes[start:] + nodes[:start], key=_load_s)
-    holders = _deepest_holders(by_load, levels, CANDIDATES_MAX // 2)
-    rest = [node for node in by_load if node.slot not in holders]
+    in_turn = nodes[start:] + nodes[:start]
+    holders = _deepest_holders(in_turn, levels, CANDIDATES_MAX // 2)
+    rest = [n for n in _least_loaded(in_turn, CANDIDATES_MAX) if n.slot not in holders]
     return [*holders.values(), *rest[: CANDIDATES_MAX - len(holders)]]
 
 
-_load_s = attrgetter("load_s")
-
-
-def _deepest_holders(by_load: list[Node], levels: Levels, count: int) -> dict[Slot, Node]:
+def _deepest_holders(nodes: list[Node], levels: Levels, count: int) -> dict[Slot, Node]:
     """Those that hold most; of equal holders the least loaded."""
     by_slot: dict[Slot, Node] = {}
     found: dict[Slot, Node] = {}
     for mask, _ in levels:
         if mask.bit_count() >= _MANY_HOLDERS:
-            holders = list(islice((n for n in by_load if mask >> n.slot & 1), count - len(found)))
+            holders = [node for node in nodes if mask >> node.slot & 1]
         else:
-            by_slot = by_slot or {node.slot: node for node in by_load}
+            by_slot = by_slot or {node.slot: node for node in nodes}
             holders = [by_slot[slot] for slot in slots(mask) if slot in by_slot]
-            holders.sort(key=_load_s)
-        found.update((node.slot, node) for node in holders[: count - len(found)])
+        for node in _least_loaded(holders, count - len(found)):
+            found[node.slot] = node
         if len(found) == count:
             break
     return found
 
 
-_MANY_HOLDERS = 64
-"""From here on the first of them in order of load are met soon, and sorting all takes longer."""
+_MANY_HOLDERS: Final = 64
+"""From here on looking at every node is sooner done than looking for every holder."""
+
+
+def _least_loaded(nodes: list[Node], count: int) -> list[Node]:
+    """The `count` least loaded, the least first; of equal ones those that come first."""
+    if len(nodes) <= count:
+        return sorted(nodes, key=_load_s)
+    bound_s = sorted([node.load_s for node in nodes])[count - 1]
+    least = [node for node in nodes if node.load_s < bound_s]
+    least.sort(key=_load_s)
+    for node in nodes:
+        if node.load_s == bound_s:
+            least.append(node)
+            if len(least) == count:
+                break
+    return least
+
+
+_load_s = attrgetter("load_s")

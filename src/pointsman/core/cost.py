@@ -1,4 +1,4 @@
-"""What a request would cost on a node: a candidate, every term in seconds.
+"""What a request would cost on a node: a row, every term in seconds.
 
 With L prompt tokens of which n are not cached there and r only in slower tiers, O expected
 output tokens, B requests in flight there holding K tokens, and the node's learned speeds:
@@ -23,12 +23,11 @@ would be free, and a burst of siblings would compute their prefix once on every 
 `dispatch` is latency and not work: requests that wait behind each other do not add it up.
 """
 
-from pointsman.core.calibration import Speeds
-from pointsman.core.decision import Candidate
-from pointsman.core.ledger import Ledger
+from pointsman.core.calibration import Calibration
+from pointsman.core.ledger import Account, Ledger
 from pointsman.core.limits import FOOTPRINT_SAFETY, PREFILL_SHARE_MAX
 from pointsman.core.node import Node
-from pointsman.core.placement import Demand
+from pointsman.core.row import Row
 
 
 def footprint_blocks(new_tokens: int, output_tokens: int, block_tokens: int) -> int:
@@ -36,93 +35,103 @@ def footprint_blocks(new_tokens: int, output_tokens: int, block_tokens: int) -> 
     return int((new_tokens + output_tokens) * FOOTPRINT_SAFETY) // block_tokens + 1
 
 
-def candidate(
+def costs(
     node: Node,
     ledger: Ledger,
-    demand: Demand,
-    index_hit_tokens: int,
     now_s: float,
     *,
+    prompt: int,
+    output: int,
+    held: int = 0,
+    restorable: int = 0,
     held_ahead: float = 0.0,
-    restorable_tokens: int = 0,
-) -> Candidate:
-    """What a request of this demand would cost on `node`. Reads; changes nothing.
+) -> Row:
+    """What a request of so many tokens would cost on `node`, whose index knows the first `held` of
+    them there, and its slower tiers the next `restorable`. Reads; changes nothing.
 
     `held_ahead` requests get room there before it: without them in the price,
     everybody would wait for the fastest node, and a slower one would idle beside the queue.
+    """
+    hit, restored = _hit(node, prompt, held, restorable)
+    new, block, inflight = prompt - hit, node.block_tokens, node.inflight
+    attention = new * (prompt - new / 2)
+    pace = node.calibration
+    known = pace.counted_on(now_s, idle=not inflight, tokens=new, attention=attention)
+    dispatch_s, token_s, pair_s = known.prefill
+    step_s, sequence_s, kv_token_s = known.decode
+    batch = inflight + node.foreign(now_s)
+    work_s = new * token_s + attention * pair_s
+    if restored:
+        work_s += restored * node.restore_share * token_s
+    per_sequence_s = sequence_s + kv_token_s * prompt
+    resident_s = kv_token_s * (node.kv_tokens + output / 2)
+    decode_s = output * (step_s + sequence_s * batch + resident_s + per_sequence_s)
+    uncached_s = prompt * (token_s + pair_s * prompt / 2)
+    interruptions = 1 / (1 - min(node.prefill_share(now_s), PREFILL_SHARE_MAX))
+    blocks = footprint_blocks(new + restored, output, block)
+    account = ledger.account(node.id)
+    fits = account.fits(blocks)
+    return Row(
+        node=node.name,
+        hit_tokens=hit,
+        index_hit_tokens=held + restorable,
+        new_tokens=new,
+        attention=attention,
+        inflight=batch,
+        queue_tokens=node.queue_tokens,
+        queue_s=node.queue_ahead_s(now_s),
+        work_s=work_s,
+        prefill_s=dispatch_s + work_s,
+        kv_wait_s=0.0 if fits else _kv_wait_s(node, account, blocks, held_ahead, decode_s),
+        decode_s=decode_s,
+        interrupted_s=decode_s * (interruptions - 1),
+        stall_s=work_s * (batch + 1),
+        slowdown_s=0.5 * output * per_sequence_s * batch * interruptions,
+        running_s=running_s(node, known),
+        uncached_s=uncached_s,
+        kv_blocks=blocks,
+        fits=fits,
+        block_tokens=block,
+        kv_share=account.leased_share,
+        concurrency_max=node.concurrency_max,
+        waiting=node.waiting,
+        failures=node.condition.failures,
+        slo_share=node.slo_share,
+        calibrated=pace.calibrated,
+        placed_order=node.placed_order,
+        restored_tokens=restored,
+    )
+
+
+def _hit(node: Node, prompt: int, held: int, restorable: int) -> tuple[int, int]:
+    """What need not be computed, and how much of that is copied from slower tiers.
 
     At least one token is always computed anew, and engines cache whole blocks: of a prompt that
     is cached in full they recompute the last one.
     """
-    prompt, output = demand.prompt_tokens, demand.output_tokens
-    block = node.block_tokens
-    hit = restored = 0
-    found = index_hit_tokens + restorable_tokens
-    if found and node.cache_believed:
-        hit = min(found, (prompt - 1) // block * block)
-        restored = max(0, hit - index_hit_tokens)
-    new = prompt - hit
-    attention = new * (prompt - new / 2)
-    calibration = node.calibration
-    speeds = calibration.speeds_at(now_s, idle=not node.inflight, tokens=new, attention=attention)
-    batch = node.inflight + node.foreign(now_s)
-    work_s = new * speeds.prefill_s_per_token + attention * speeds.attention_s_per_token2
-    if restored:
-        work_s += restored * node.restore_share * speeds.prefill_s_per_token
-    per_sequence_s = speeds.sequence_s + speeds.kv_token_s * prompt
-    resident_s = speeds.kv_token_s * (node.kv_tokens + output / 2)
-    decode_s = output * (speeds.step_s + speeds.sequence_s * batch + resident_s + per_sequence_s)
-    uncached_s = prompt * (speeds.prefill_s_per_token + speeds.attention_s_per_token2 * prompt / 2)
-    interruptions = 1 / (1 - min(node.prefill_share(now_s), PREFILL_SHARE_MAX))
-    blocks = footprint_blocks(new + restored, output, block)
-    fits = ledger.fits(node.id, blocks)
-    return Candidate(
-        node.name,
-        hit,
-        found,
-        new,
-        attention,
-        batch,
-        node.queue_tokens,
-        node.queue_ahead_s(now_s),
-        work_s,
-        speeds.dispatch_s + work_s,
-        0.0 if fits else _kv_wait_s(node, ledger, blocks, held_ahead, decode_s),
-        decode_s,
-        decode_s * (interruptions - 1),
-        work_s * (batch + 1),
-        0.5 * output * per_sequence_s * batch * interruptions,
-        running_s(node, speeds),
-        uncached_s,
-        blocks,
-        fits,
-        block,
-        ledger.leased_share(node.id),
-        node.concurrency_max,
-        node.waiting,
-        node.condition.failures,
-        node.slo_share,
-        calibration.calibrated,
-        node.placed_order,
-        restored,
-    )
+    if not node.cache_believed or held + restorable == 0:
+        return 0, 0
+    whole = (prompt - 1) // node.block_tokens * node.block_tokens
+    hit = min(held + restorable, whole)
+    return hit, max(0, hit - held)
 
 
 def _kv_wait_s(
-    node: Node, ledger: Ledger, blocks: int, held_ahead: float, decode_s: float
+    node: Node, account: Account, blocks: int, held_ahead: float, decode_s: float
 ) -> float:
     """Time until enough leases end, if they end evenly over one request's decode time; who is
     held ahead needs as much as those that run there."""
-    free, leased = ledger.free(node.id), ledger.leased(node.id)
+    free, leased = account.free, account.leased
     assert free is not None, "a node of unknown capacity always fits"
     assert leased > 0, "an idle node always fits"
     return decode_s * ((blocks - free) / leased + held_ahead / max(1, node.inflight))
 
 
-def running_s(node: Node, speeds: Speeds) -> float:
+def running_s(node: Node, known: Calibration) -> float:
     """Remaining decode time of what runs on `node`: requests are half done on average."""
-    if not node.inflight:
+    inflight = node.inflight
+    if not inflight:
         return 0.0
-    mean_output = node.output_tokens / node.inflight
-    batch_s = speeds.sequence_s * node.inflight + speeds.kv_token_s * node.kv_tokens
-    return 0.5 * mean_output * (speeds.step_s + batch_s)
+    step_s, sequence_s, kv_token_s = known.decode
+    batch_s = sequence_s * inflight + kv_token_s * node.kv_tokens
+    return 0.5 * (node.output_tokens / inflight) * (step_s + batch_s)

@@ -17,9 +17,9 @@ class Ruling(StrEnum):
     COMPENSATED = "compensated"  # what was booked for it is given back, since it seems lost
 
 
-class Candidate(msgspec.Struct, gc=False):
-    """One node's costs for one request, each term in seconds. Made by `core/cost.py`, where
-    the formulas are; a policy writes `score`, and nothing changes once it has chosen.
+class Candidate(msgspec.Struct, frozen=True, gc=False):
+    """One node's costs for one request, each term in seconds, as a `Row` had them when it was
+    chosen from. Formulas are in `core/cost.py`; `score` is a policy's.
 
     hit_tokens        of the prompt, counted as cached there; `index_hit_tokens` before doubt
     restored_tokens   of the hit, those that come from slower tiers than the GPU's memory
@@ -75,16 +75,6 @@ class Candidate(msgspec.Struct, gc=False):
     restored_tokens: int = 0
     shared_s: float = 0.0
     score: float = 0.0
-
-    @property
-    def service_s(self) -> float:
-        """Its own prefill and decode with nothing cached and nothing queued."""
-        return self.uncached_s + (self.prefill_s - self.work_s) + self.decode_s
-
-    @property
-    def first_token_s(self) -> float:
-        """The request's own time to its first token."""
-        return self.queue_s + self.kv_wait_s + self.prefill_s
 
 
 class Exclusion(msgspec.Struct, frozen=True, gc=False):

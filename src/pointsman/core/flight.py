@@ -1,20 +1,22 @@
 """One placed request: what was booked for it, and what is learned from its end."""
 
+from typing import Final
+
 import msgspec
 
 from pointsman.core.calibration import OutputLengths, TokenRatio
-from pointsman.core.decision import Candidate
 from pointsman.core.errors import EndCause
 from pointsman.core.events import IndexTrust, RecallCause
 from pointsman.core.node import Node
 from pointsman.core.placement import Attempt, Credit, Demand, Work
 from pointsman.core.request import Outcome, Request
+from pointsman.core.row import Row
 from pointsman.core.self_check import Doubt
 
 _ANSWERED = frozenset({EndCause.FINISHED})
 
 
-_DECODED_MIN = 0.25
+_DECODED_MIN: Final = 0.25
 """At least this share of the time between first byte and end is taken to be decoding, however
 much prefill work is believed to have come between."""
 
@@ -42,7 +44,7 @@ class Flight:
     )
 
     def __init__(
-        self, attempt: Attempt, demand: Demand, node: Node, row: Candidate, now_s: float
+        self, attempt: Attempt, demand: Demand, node: Node, row: Row, now_s: float
     ) -> None:
         self.attempt = attempt
         self.demand = demand

@@ -7,7 +7,7 @@ asks for. Counts fade, so that what is hot now is what counts.
 A prefix with the share s of a model's requests needs s of its n nodes, and some slack to balance
 them. While fewer hold it, computing it on one more node is an investment: it is paid by the one
 request, and used by the k that will come there while it is hot. So of that work a share of
-1 - 1/k is left out of the costs that are compared (`Candidate.shared_s`): the choice is then the
+1 - 1/k is left out of the costs that are compared (`Row.shared_s`): the choice is then the
 one that would be made if the node held the prefix already. When enough nodes hold it, or it
 cools, nothing is left out, and engines evict it as anything else.
 """

@@ -23,7 +23,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._leases: dict[RequestId, Lease] = {}
-        self._accounts: dict[NodeId, _Account] = {}
+        self._accounts: dict[NodeId, Account] = {}
 
     def __repr__(self) -> str:
         return (
@@ -88,42 +88,10 @@ class Ledger:
         """The request's lease."""
         return self._leases.get(request_id)
 
-    def fits(self, node_id: NodeId, blocks: int) -> bool:
-        """Whether a lease of `blocks` may be reserved on the node now."""
+    def account(self, node_id: NodeId) -> "Account":
+        """The node's side, to be read: of one that nothing is known of, an empty one."""
         account = self._accounts.get(node_id)
-        if account is None or account.capacity is None or not account.leased:
-            return True
-        return account.capacity - account.leased >= blocks
-
-    def capacity(self, node_id: NodeId) -> int | None:
-        """All blocks of the node; None if unknown."""
-        account = self._accounts.get(node_id)
-        return None if account is None else account.capacity
-
-    def free(self, node_id: NodeId) -> int | None:
-        """Blocks that are not leased, at least 0; None if the capacity is unknown."""
-        account = self._accounts.get(node_id)
-        if account is None or account.capacity is None:
-            return None
-        return max(0, account.capacity - account.leased)
-
-    def leased(self, node_id: NodeId) -> int:
-        """Blocks that are leased on the node."""
-        account = self._accounts.get(node_id)
-        return 0 if account is None else account.leased
-
-    def leased_share(self, node_id: NodeId) -> float:
-        """Leased blocks of the node's capacity; 0 where that is unknown. Above 1 only when the
-        node has less than when it promised them."""
-        account = self._accounts.get(node_id)
-        if account is None or not account.capacity:
-            return 0.0
-        return account.leased / account.capacity
-
-    def lease_count(self, node_id: NodeId) -> int:
-        """Requests with a lease on the node."""
-        account = self._accounts.get(node_id)
-        return 0 if account is None else account.leases
+        return _UNKNOWN if account is None else account
 
     @property
     def reserved_blocks(self) -> int:
@@ -141,10 +109,10 @@ class Ledger:
     def _blocks(self, state: LeaseState) -> int:
         return sum(lease.blocks for lease in self._leases.values() if lease.state is state)
 
-    def _account(self, node_id: NodeId) -> "_Account":
+    def _account(self, node_id: NodeId) -> "Account":
         account = self._accounts.get(node_id)
         if account is None:
-            account = self._accounts[node_id] = _Account()
+            account = self._accounts[node_id] = Account()
         return account
 
     def check(self) -> None:
@@ -160,8 +128,9 @@ class Ledger:
         assert counts == {node_id: account.leases for node_id, account in accounts.items()}
 
 
-class _Account:
-    """One node's side of the ledger."""
+class Account:
+    """One node's side of the ledger: its KV blocks, None if unknown, and those that are leased to
+    how many requests. Changed by the ledger alone."""
 
     __slots__ = ("capacity", "leased", "leases")
 
@@ -169,3 +138,23 @@ class _Account:
         self.capacity: int | None = None
         self.leased = 0
         self.leases = 0
+
+    def fits(self, blocks: int) -> bool:
+        """Whether a lease of so many may be reserved now."""
+        if self.capacity is None or not self.leased:
+            return True
+        return self.capacity - self.leased >= blocks
+
+    @property
+    def free(self) -> int | None:
+        """Blocks that are not leased, at least 0; None if the capacity is unknown."""
+        return None if self.capacity is None else max(0, self.capacity - self.leased)
+
+    @property
+    def leased_share(self) -> float:
+        """Leased blocks of the capacity; 0 where that is unknown. Above 1 only when the node has
+        less than when it promised them."""
+        return self.leased / self.capacity if self.capacity else 0.0
+
+
+_UNKNOWN = Account()

@@ -1,6 +1,7 @@
 """Every bound of the core with its reason. Shells have their own beside their code."""
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -14,155 +15,155 @@ from pointsman.core.health_limits import (
     SUSPECT_S,
 )
 
-PRIORITY_HIGH = 10
-PRIORITY_NORMAL = 0
-PRIORITY_LOW = -10
+PRIORITY_HIGH: Final = 10
+PRIORITY_NORMAL: Final = 0
+PRIORITY_LOW: Final = -10
 """Larger is more urgent. The distance leaves room for integers between the names."""
 
-PRIORITY_MAX = 100
+PRIORITY_MAX: Final = 100
 """Priorities are clamped to ±100: beyond it an order is a mistake, not a wish."""
 
-ATTEMPTS_MAX = 2
+ATTEMPTS_MAX: Final = 2
 """Nodes that one request may fail on. A third try helps nobody: two failures of the same
 request are more likely the request's fault than the nodes' (a poison request)."""
 
-BUSY_ATTEMPTS_MAX = 3
+BUSY_ATTEMPTS_MAX: Final = 3
 """Nodes that may answer "busy" to one request before the client is told. Each is asked once."""
 
-RECALLS_MAX = 1
+RECALLS_MAX: Final = 1
 """Times that one request may be taken back from a node before its first byte: whoever has waited
 twice would wait longer than the others."""
 
-RETRY_BUDGET_RATIO = 0.2
+RETRY_BUDGET_RATIO: Final = 0.2
 """Retries allowed as a share of first attempts: a cluster in trouble gets at most 1.2 times
 its load (the value of Finagle's and Envoy's retry budgets)."""
 
-RETRY_BUDGET_MIN = 10
+RETRY_BUDGET_MIN: Final = 10
 """Retries that are always in the budget, so that a quiet cluster can retry at all."""
 
-PREEMPTION_GAP = 10
+PREEMPTION_GAP: Final = 10
 """How much more urgent a request must be than one that gives way to it: the distance between
 the names of priorities, so that small differences order a queue and move nobody."""
 
-PREEMPTION_SCAN_MAX = 64
+PREEMPTION_SCAN_MAX: Final = 64
 """Requests on a node that are looked at for one that may give way, the newest first."""
 
-PREEMPTED_MAX = 8
+PREEMPTED_MAX: Final = 8
 """Requests that give way to one."""
 
-BUSY_MEMORY_S = 1.0
+BUSY_MEMORY_S: Final = 1.0
 """How long an engine that called itself busy is sent no more than it had; then a tenth more
 each time, or one."""
 
-QUEUE_LENGTH_MAX = 4_096
+QUEUE_LENGTH_MAX: Final = 4_096
 """Requests held centrally. At 10 ms of service a request this is 40 s of work for one node."""
 
-HELD_SCAN_MAX = 32
+HELD_SCAN_MAX: Final = 32
 """Held requests that are tried in vain before a scan stops: one completion frees room for a
 few, and a scan is on the way of that completion."""
 
-FLIGHTS_MAX = 65_536
+FLIGHTS_MAX: Final = 65_536
 """Requests placed and not settled: more than the gateway has connections."""
 
-RETRY_AFTER_MAX_S = 60.0
+RETRY_AFTER_MAX_S: Final = 60.0
 """The longest wait a client is told: a cluster changes in a minute."""
 
-QUEUE_TIMEOUT_S = 30.0
+QUEUE_TIMEOUT_S: Final = 30.0
 """A held request is refused after this long; a client that waits longer has given up."""
 
-LEARN_INTERVAL_S = 0.05
+LEARN_INTERVAL_S: Final = 0.05
 """A node's speeds and hits are learned from at most this many of its requests: a change of
 the engine shows within 30 samples, 1.5 s, and a sample costs about 50 µs."""
 
-RESERVATION_S = 30.0
-RESERVATION_FACTOR = 3.0
+RESERVATION_S: Final = 30.0
+RESERVATION_FACTOR: Final = 3.0
 """From here on a request may be missing on its engine, but not before so many times what was
 foreseen for it: predictions are rarely off by more where they matter."""
 
-RESERVATION_S_MAX = 600.0
+RESERVATION_S_MAX: Final = 600.0
 """A reservation that nobody commits is given back: longer than the slowest first token allowed."""
 
-LEASE_S_MAX = 7_200.0
+LEASE_S_MAX: Final = 7_200.0
 """A lease that nobody releases is given back: longer than the longest request allowed."""
 
-PREFILL_SHARE_MAX = 0.75
+PREFILL_SHARE_MAX: Final = 0.75
 """The most that prefills are expected to interrupt decoding: four times its own time. Beyond it
 the estimate would go to infinity, and a node that is this busy is shunned anyway."""
 
-PREFILL_MEMORY_S = 40.0
+PREFILL_MEMORY_S: Final = 40.0
 """How long a prefill counts in the share of time that a node spends on them: a few times as
 long as an answer, so that it is a forecast and not the last prefill's echo. 15 to 80 s serve
 about as well."""
 
-FOOTPRINT_SAFETY = 1.1
+FOOTPRINT_SAFETY: Final = 1.1
 """KV blocks reserved over the estimate: lengths are predictions."""
 
-NODE_CONCURRENCY_MAX = 256
+NODE_CONCURRENCY_MAX: Final = 256
 """Requests in flight on one node when its own limit is unknown: vLLM's default max_num_seqs."""
 
-CERTAIN_SHARE = 0.8
+CERTAIN_SHARE: Final = 0.8
 """Of the tokens that a text is estimated at, that it has for certain: who has less context is left
 out. An estimate that is wrong must not keep a prompt from the only engine that is free."""
 
-NODES_MAX = 4_096
+NODES_MAX: Final = 4_096
 """Nodes in a cluster: masks in the prefix index stay under 512 bytes."""
 
-ROOM_WAIT_S = 0.25
+ROOM_WAIT_S: Final = 0.25
 """Prefill work ahead of a newcomer with which a node still counts as one that has room: less than
 one prompt of 5,000 tokens. In a simulated storm with 1 s a fifth more is placed again."""
 
-CLIENTS_REMEMBERED_MAX = 4_096
+CLIENTS_REMEMBERED_MAX: Final = 4_096
 """Clients whose rate is known, 0.3 KiB each; the one that was silent for longest is forgotten."""
 
-REFUSALS_REMEMBERED_MAX = 32_768
+REFUSALS_REMEMBERED_MAX: Final = 32_768
 """Requests that were turned away and may come again, 0.4 KiB each: those of half a minute at
 1,000 refusals a second. A storm beyond that is refused by the queue's bound."""
 
-SESSIONS_MAX = 100_000
+SESSIONS_MAX: Final = 100_000
 """Sessions remembered for affinity; the least recently used is forgotten first."""
 
-CANDIDATES_MAX = 16
+CANDIDATES_MAX: Final = 16
 """Candidates that a cost policy looks at. Above it, the holders of the longest prefixes and
 the least loaded of the rest stand for all. On 32 to 256 nodes under load, with hot prefixes
 and without, mean latencies are within half a per cent of the full field's, p99 within 4 %;
 a row takes 2 to 3 µs."""
 
-DECISION_ROWS_MAX = 8
+DECISION_ROWS_MAX: Final = 8
 """Candidates kept in a decision record; a dry run shows all of them."""
 
-PROBE_S = 10.0
+PROBE_S: Final = 10.0
 """Between probes of a node that is well."""
 
-PROBE_RETRY_S = 1.0
+PROBE_RETRY_S: Final = 1.0
 """Between probes of one that is not, or of which something else speaks: with three failures in a
 row to take it out it is out within 3 s."""
 
-PROBE_FAILURES_MAX = 3
+PROBE_FAILURES_MAX: Final = 3
 """Failed probes in a row before a node is out: one slow answer is not a death."""
 
-PROBE_SUCCESSES_MIN = 2
+PROBE_SUCCESSES_MIN: Final = 2
 """Good probes in a row before a node that was out is back: no flapping."""
 
-PASSIVE_FAILURES_MAX = 3
+PASSIVE_FAILURES_MAX: Final = 3
 """Requests in a row that came to nothing on a node before it is out, probes or not."""
 
-FAILURES_WITHIN_S = 10.0
+FAILURES_WITHIN_S: Final = 10.0
 """Failures in a row count as one trouble when they are this close together. Twice as many in a
 row are one whatever the time between them: a quiet cluster has broken engines, too."""
 
-SIGNAL_AGE_MAX_S = 10.0
+SIGNAL_AGE_MAX_S: Final = 10.0
 """A polled signal older than this corrects nothing: own counts stand alone."""
 
-RESTORE_SHARE_HOST = 0.2
-RESTORE_SHARE_STORAGE = 0.5
+RESTORE_SHARE_HOST: Final = 0.2
+RESTORE_SHARE_STORAGE: Final = 0.5
 """What a token from a slower tier takes of its prefill time: llm-d counts a block in the host's
 memory as 0.8 of one on the GPU. Copying 128 KiB a token (8B, 16 bits) over PCIe 4 takes 6 us,
 from a fast disk 40 us, and computing it 60 to 100 us; waiting for the copy adds to that."""
 
-INDEX_BYTES_MAX = 512 * 1024 * 1024
+INDEX_BYTES_MAX: Final = 512 * 1024 * 1024
 """The prefix index's hard cap: about 4 million blocks."""
 
-TEXT_BLOCK_BYTES = 512
+TEXT_BLOCK_BYTES: Final = 512
 """Prompt bytes a block where no tokens are known: about 128 tokens, eight of vLLM's default
 blocks. Smaller blocks cost time to hash and index, larger ones lose a longer tail of each
 hit: on average half a block, 4 ms of prefill."""

@@ -7,6 +7,7 @@ and what was booked on the old one stays with the old one. Its health is its `co
 from collections.abc import Callable
 from functools import partial
 from math import exp
+from typing import Final
 
 from pointsman.core.blocks import Scheme, Unit
 from pointsman.core.calibration import Calibration, Pace, Speeds
@@ -26,15 +27,15 @@ from pointsman.core.self_check import HitCheck
 BLOCK_TOKENS_DEFAULT = 16
 """vLLM's block size on GPUs, until the engine says its own."""
 
-_REQUEST_LOAD_S = 0.05
+_REQUEST_LOAD_S: Final = 0.05
 """What a request in flight counts beside queued prefill seconds when nodes are only ranked
 by load: about the prefill of a short prompt."""
 
-_SLO_MEMORY = 16.0  # requests
+_SLO_MEMORY: Final = 16.0  # requests
 
-_HIT_SAMPLES_MIN = 8
-_HIT_TRUST_MIN = 0.1
-_HIT_MEMORY = 0.9
+_HIT_SAMPLES_MIN: Final = 8
+_HIT_TRUST_MIN: Final = 0.1
+_HIT_MEMORY: Final = 0.9
 
 
 CONTEXT_TOKENS_UNKNOWN = 1 << 60
@@ -80,6 +81,7 @@ class Node:
         self.output_tokens = 0
         self.prefills: dict[RequestId, Work] = {}  # that are not over, oldest first
         self._head_since_s = 0.0
+        self._head_s = 0.0  # what its present prefill was foreseen to take
         self.alive_s = float("-inf")  # when something last came from there
         # Polled: corrects, never leads.
         self.signals = NodeSignals()
@@ -137,18 +139,15 @@ class Node:
     def queue_ahead_s(self, now_s: float) -> float:
         """Prefill seconds still ahead of a newcomer: the head's elapsed time is taken off,
         but no more than the head itself, whose prediction may have been short."""
-        prefills = self.prefills
-        if not prefills:
+        if not self.prefills:
             return 0.0
-        head = next(iter(prefills.values()))
-        elapsed_s = now_s - self._head_since_s
-        done_s = elapsed_s if elapsed_s < head.prefill_s else head.prefill_s
+        done_s = now_s - self._head_since_s
+        done_s = min(done_s, self._head_s)
         return self.queue_s - done_s if self.queue_s > done_s else 0.0
 
     def head_late_s(self, now_s: float) -> float:
         """How much longer than foreseen its present prefill is at it; below 0 while it is not."""
-        head = next(iter(self.prefills.values()), None)
-        return 0.0 if head is None else now_s - self._head_since_s - head.prefill_s
+        return now_s - self._head_since_s - self._head_s if self.prefills else 0.0
 
     def prefill_share(self, now_s: float) -> float:
         """Share of its time that went to prefills of late."""
@@ -170,7 +169,7 @@ class Node:
     def book(self, request_id: RequestId, work: Work, now_s: float) -> None:
         assert request_id not in self.prefills, request_id
         if not self.prefills:
-            self._head_since_s = now_s
+            self._head_since_s, self._head_s = now_s, work.prefill_s
         self.prefills[request_id] = work
         self.calibration.tried(now_s, idle=not self.inflight)
         self.condition.placed(request_id)
@@ -192,7 +191,8 @@ class Node:
         work = self.prefills.pop(request_id, None)
         if work is None:
             return
-        self._head_since_s = now_s
+        head = next(iter(self.prefills.values()), None)
+        self._head_since_s, self._head_s = now_s, 0.0 if head is None else head.prefill_s
         self.waiting -= 1
         self.queue_tokens -= work.new_tokens
         self.queue_attention -= work.attention

@@ -6,10 +6,10 @@ from enum import StrEnum
 import msgspec
 
 from pointsman.core.blocks import Unit
-from pointsman.core.decision import Candidate
 from pointsman.core.errors import Reason
 from pointsman.core.ids import BlockHash, NodeId, RequestId, Slot
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
@@ -35,7 +35,7 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
 class Choice(msgspec.Struct, frozen=True, gc=False):
     """Place it there. `ties` counts the rows that were as good, the chosen one included."""
 
-    row: Candidate
+    row: Row
     ties: int
     why: str
 
@@ -58,7 +58,7 @@ class Route(msgspec.Struct, frozen=True, gc=False):
     `boundary` ends what is held anywhere of the prompt, at `boundary_tokens`."""
 
     demand: Demand
-    rows: Sequence[Candidate]
+    rows: Sequence[Row]
     field: int
     answer: Choice | Hold | Refusal
     boundary: BlockHash | None = None

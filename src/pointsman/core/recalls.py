@@ -11,12 +11,12 @@ the end is void, and nothing has to be undone.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from pointsman.core.admission.retry_budget import RetryBudget
 from pointsman.core.bookings import Bookings
 from pointsman.core.candidates import matches
 from pointsman.core.cost import footprint_blocks
-from pointsman.core.decision import Candidate
 from pointsman.core.events import RecallCause, Recalled
 from pointsman.core.flight import Flight
 from pointsman.core.limits import (
@@ -30,9 +30,10 @@ from pointsman.core.limits import (
 from pointsman.core.node import Node
 from pointsman.core.placement import Attempt, Choice, Demand, Hold, Route
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 
-_OVERDUE_FACTOR = 2.0
-_OVERDUE_S = 1.0
+_OVERDUE_FACTOR: Final = 2.0
+_OVERDUE_S: Final = 1.0
 """A request that a troubled node may be computing just now is left there until its first token
 is this much later than foretold: health probes of busy engines fail, and half a long prefill is
 more than the wait for the rest of it."""
@@ -111,7 +112,7 @@ class Recalls:
         """Who must leave `node` before it has a slot and the memory; nobody if that is not
         enough, or somebody leaves already."""
         blocks = footprint_blocks(demand.prompt_tokens, demand.output_tokens, node.block_tokens)
-        free, slots = self._ledger.free(node.id), node.concurrency_max - node.inflight
+        free, slots = self._ledger.account(node.id).free, node.concurrency_max - node.inflight
         leaving: list[Flight] = []
         for flight in self._by_loss(node, request, now_s):
             lease = self._ledger.get(flight.request.id)
@@ -124,7 +125,7 @@ class Recalls:
                 break
         return ()
 
-    def _for_sooner(self, request: Request, row: Candidate, now_s: float) -> Sequence[Flight]:
+    def _for_sooner(self, request: Request, row: Row, now_s: float) -> Sequence[Flight]:
         """Who must leave the queue before it, so that its first token is in time."""
         node, bound_s = self._cluster.named(row.node), request.slo_ttft_s
         if node is None or bound_s is None:

@@ -5,11 +5,12 @@ from operator import attrgetter
 
 from pointsman.core.blocks import Unit
 from pointsman.core.candidates import exclusions
-from pointsman.core.decision import Candidate, Decision, Prospect, Ruling
+from pointsman.core.decision import Decision, Prospect, Ruling
 from pointsman.core.flight import Flight
 from pointsman.core.limits import DECISION_ROWS_MAX
 from pointsman.core.node import Node
 from pointsman.core.placement import Attempt, Choice, Hold, Refusal, Route
+from pointsman.core.row import Row
 
 
 def decision(
@@ -53,7 +54,7 @@ def decision(
         at_s - attempt.arrived_s,
         route.field,
         ties,
-        tuple(rows[:rows_max]),
+        tuple([row.seen() for row in rows[:rows_max]]),
         tuple(excluded[:rows_max]),
         _BYTES if request.prompt.token_count is None else _TOKENS,
         load,
@@ -90,7 +91,7 @@ def compensation(flight: Flight, why: str, now_s: float) -> Decision:
     )
 
 
-def _put_before_equals(rows: list[Candidate], chosen: Candidate) -> None:
+def _put_before_equals(rows: list[Row], chosen: Row) -> None:
     """What was chosen comes first, if only a tie put another before it."""
     if rows[0] is not chosen and rows[0].score == chosen.score:
         rows.remove(chosen)

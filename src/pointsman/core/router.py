@@ -12,8 +12,8 @@ from pointsman.core.admission.held import HeldQueue
 from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.candidates import eligible, exclusions, matches, shortlist
 from pointsman.core.cluster import Cluster
-from pointsman.core.cost import candidate, footprint_blocks
-from pointsman.core.decision import Candidate, Ineligible
+from pointsman.core.cost import costs, footprint_blocks
+from pointsman.core.decision import Ineligible
 from pointsman.core.errors import ANSWERS, Reason
 from pointsman.core.health import Health
 from pointsman.core.ids import ModelName, NodeId
@@ -23,7 +23,8 @@ from pointsman.core.node import Node
 from pointsman.core.placement import Demand, Hold, Refusal, Route
 from pointsman.core.policies.base import Policy
 from pointsman.core.request import Request, cached_under, meaning_one_of
-from pointsman.core.residency import Residency, hit_tokens
+from pointsman.core.residency import Levels, Residency, hit_tokens
+from pointsman.core.row import Row
 
 
 class Router:
@@ -49,6 +50,7 @@ class Router:
     def route(
         self,
         request: Request,
+        demand: Demand,
         policy: Policy,
         rng: Random,
         *,
@@ -61,7 +63,6 @@ class Router:
 
         Of those that are held no more than `ahead_max` get room before it.
         """
-        demand = self.demand(request)
         nodes = eligible(self._cluster, request, tried, demand.context_tokens)
         if not nodes:
             return Route(demand, (), 0, self._without_candidates(request, tried, demand))
@@ -69,15 +70,8 @@ class Router:
         seen = nodes
         if policy.prunes and not every_node:
             seen = shortlist(nodes, levels, self._cluster.placements)
-        ledger, ahead = self._ledger, min(self._held.ahead(request), ahead_max) / len(nodes)
-        restorable, rows = self._residency.restorable_tokens, []
-        for node in seen:
-            hit = hit_tokens(node, levels)
-            below = restorable(node, request.prompt, hit) if node.restore_share else 0
-            row = candidate(
-                node, ledger, demand, hit, now_s, held_ahead=ahead, restorable_tokens=below
-            )
-            rows.append(row)
+        ahead = min(self._held.ahead(request), ahead_max) / len(nodes)
+        rows = self._rows(seen, request, demand, levels, held_ahead=ahead, now_s=now_s)
         if not levels:
             return Route(demand, rows, len(nodes), policy.choose(request, rows, rng))
         mask, tokens = levels[0]
@@ -89,10 +83,40 @@ class Router:
         answer = policy.choose(request, rows, rng)
         return Route(demand, rows, len(nodes), answer, boundary, tokens)
 
+    def _rows(
+        self,
+        nodes: Sequence[Node],
+        request: Request,
+        demand: Demand,
+        levels: Levels,
+        *,
+        held_ahead: float,
+        now_s: float,
+    ) -> list[Row]:
+        """What it would cost on each of `nodes`."""
+        rows: list[Row] = []
+        prompt, output, ledger = demand.prompt_tokens, demand.output_tokens, self._ledger
+        for node in nodes:
+            held, restorable = hit_tokens(node, levels), 0
+            if node.restore_share:
+                restorable = self._residency.restorable_tokens(node, request.prompt, held)
+            row = costs(
+                node,
+                ledger,
+                now_s,
+                prompt=prompt,
+                output=output,
+                held=held,
+                restorable=restorable,
+                held_ahead=held_ahead,
+            )
+            rows.append(row)
+        return rows
+
     def _invest(
         self,
         nodes: Sequence[Node],
-        rows: Sequence[Candidate],
+        rows: Sequence[Row],
         tokens: int,
         share: float,
         now_s: float,
@@ -103,11 +127,11 @@ class Router:
             missing = tokens - row.hit_tokens
             if missing > 0:
                 attention = missing * (tokens - missing / 2)
-                speeds = node.calibration.speeds_at(
+                known = node.calibration.counted_on(
                     now_s, idle=not node.inflight, tokens=row.new_tokens, attention=row.attention
                 )
-                attention_s = attention * speeds.attention_s_per_token2
-                row.shared_s = share * (missing * speeds.prefill_s_per_token + attention_s)
+                _, token_s, pair_s = known.prefill
+                row.shared_s = share * (missing * token_s + attention * pair_s)
 
     def without_look(self, demand: Demand, answer: Hold | Refusal) -> Route:
         """An answer for which no node was looked at."""
@@ -155,7 +179,7 @@ class Router:
             if node.inflight >= node.concurrency_max or node.queue_ahead_s(now_s) > ROOM_WAIT_S:
                 continue
             blocks = footprint_blocks(demand.prompt_tokens, demand.output_tokens, node.block_tokens)
-            if ledger.fits(node.id, blocks):
+            if ledger.account(node.id).fits(blocks):
                 return False
         return bool(nodes)
 

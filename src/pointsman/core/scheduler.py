@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from pointsman.core import records
-from pointsman.core.decision import Candidate, Decision, Prospect
+from pointsman.core.decision import Decision, Prospect
 from pointsman.core.errors import ANSWERS, FAILURE_REASONS, FailureKind, Reason
 from pointsman.core.events import (
     Arrived,
@@ -35,10 +35,11 @@ from pointsman.core.ids import ModelName
 from pointsman.core.limits import DECISION_ROWS_MAX, FLIGHTS_MAX, HELD_SCAN_MAX, PRIORITY_MAX
 from pointsman.core.membership import NODE_EVENTS, Change, NodeEvent
 from pointsman.core.options import SchedulerOptions
-from pointsman.core.placement import Attempt, Choice, Hold, Refusal, Route, Waiting
+from pointsman.core.placement import Attempt, Choice, Demand, Hold, Refusal, Route, Waiting
 from pointsman.core.policies import catalog
 from pointsman.core.recalls import gives_way
 from pointsman.core.request import Outcome, Request
+from pointsman.core.row import Row
 from pointsman.core.state import State
 
 
@@ -75,7 +76,7 @@ class Scheduler(State):
     # --- requests ----------------------------------------------------------------------
 
     def _arrived(self, event: Arrived, now_s: float) -> list[Effect]:
-        request = self._meant(event.request)
+        request, demand = self._meant(event.request)
         assert request.id not in self._bookings, f"request id {request.id} is in use"
         assert request.id not in self._held, f"request id {request.id} is in use"
         self.stats.arrived += 1
@@ -83,28 +84,28 @@ class Scheduler(State):
         if (early := self.guard.arrived(request, now_s)) is not None:
             return [self._refuse(attempt, self._unseen(request, early), now_s)]
         self._retries.attempted()
-        route = self._answer(attempt, now_s)
+        route = self._answer(attempt, demand, now_s)
         effects = [self._place(attempt, route, now_s), *self._make_way(now_s)]
         if request.slo_ttft_s is not None or isinstance(effects[0], Held):
             effects += self._recalls.make_room(request, route, now_s)
         return effects
 
-    def _meant(self, request: Request) -> Request:
-        """The request with what it leaves open: its model, its home, its pool."""
+    def _meant(self, request: Request) -> tuple[Request, Demand]:
+        """The request with what it leaves open: its model, its home, its pool; and its demand."""
         request = self._homes.at_home(self._router.with_model(request))
-        return self._admission.directed(request, self._router.demand(request))
+        demand = self._router.demand(request)
+        return self._admission.directed(request, demand), demand
 
-    def _answer(self, attempt: Attempt, now_s: float) -> Route:
+    def _answer(self, attempt: Attempt, demand: Demand, now_s: float) -> Route:
         """Where a new request should go: as admission says, or else as routing does."""
         request, admission = attempt.request, self._admission
         if len(self._bookings) >= FLIGHTS_MAX:
             refusal = Refusal(Reason.QUEUE_FULL, f"{FLIGHTS_MAX} requests are in flight.")
-            return self._unseen(request, refusal)
-        demand = self._router.demand(request)
+            return self._router.without_look(demand, refusal)
         word = admission.examine(request, demand, now_s)
         if word is not None:
             return self._router.without_look(demand, word)
-        route = self._route(attempt, now_s)
+        route = self._route(attempt, demand, now_s)
         return (
             route if (hold := admission.behind_others(request, route)) is None else route.but(hold)
         )
@@ -119,7 +120,7 @@ class Scheduler(State):
             case Refusal():
                 return self._refuse(attempt, route, now_s)
 
-    def _book(self, attempt: Attempt, route: Route, row: Candidate, now_s: float) -> Placed:
+    def _book(self, attempt: Attempt, route: Route, row: Row, now_s: float) -> Placed:
         request, node = attempt.request, self._cluster.named(row.node)
         assert node is not None, row.node
         decision = self._record(attempt, route, now_s)
@@ -187,7 +188,7 @@ class Scheduler(State):
 
     def _place_again(self, flight: Flight, kind: FailureKind, now_s: float) -> Effect:
         attempt, reason = flight.next_attempt(), FAILURE_REASONS[kind]
-        route = self._route(attempt, now_s)
+        route = self._route(attempt, self._router.demand(attempt.request), now_s)
         refusal, is_placed = (
             Refusal(reason, ANSWERS[reason].message),
             isinstance(route.answer, Choice),
@@ -251,7 +252,7 @@ class Scheduler(State):
             if gives_way(attempt, urgent.get(model, -PRIORITY_MAX)):
                 missed.append(waiting)  # the room it gave up is not for itself
                 continue
-            route = self._route(attempt, now_s, len(missed))
+            route = self._route(attempt, self._router.demand(attempt.request), now_s, len(missed))
             if self._admission.waits_on(route.answer):
                 missed.append(waiting)
                 urgent[model] = max(urgent.get(model, -PRIORITY_MAX), attempt.request.priority)
@@ -323,11 +324,18 @@ class Scheduler(State):
         self.stats.stale_events += 1
         return []
 
-    def _route(self, attempt: Attempt, now_s: float, ahead_max: int = FLIGHTS_MAX) -> Route:
+    def _route(
+        self, attempt: Attempt, demand: Demand, now_s: float, ahead_max: int = FLIGHTS_MAX
+    ) -> Route:
         self._bookings.catch_up()
-        request, avoided = attempt.request, attempt.avoided
         return self._router.route(
-            request, self._policy, self._rng, tried=avoided, now_s=now_s, ahead_max=ahead_max
+            attempt.request,
+            demand,
+            self._policy,
+            self._rng,
+            tried=attempt.avoided,
+            now_s=now_s,
+            ahead_max=ahead_max,
         )
 
     def _record(
@@ -359,10 +367,11 @@ class Scheduler(State):
     def explain(self, request: Request, now_s: float) -> Decision:
         """What would be decided, with every candidate and exclusion. Decides nothing."""
         self.catch_up()
-        attempt = Attempt(self._meant(request), now_s)
+        request, demand = self._meant(request)
+        attempt = Attempt(request, now_s)
         route = self._router.route(
-            attempt.request, self._policy, Random(0), tried=(), now_s=now_s, every_node=True
+            request, demand, self._policy, Random(0), tried=(), now_s=now_s, every_node=True
         )
-        word = self._admission.word(attempt.request, route.demand, now_s)
+        word = self._admission.word(request, demand, now_s)
         route = route if word is None else route.but(word)
         return self._record(attempt, route, now_s, rows_max=None)

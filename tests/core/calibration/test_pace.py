@@ -37,7 +37,8 @@ def decode_s(pace: Pace, now_s: float | None = None) -> float:
 
 def speeds_at(pace: Pace, now_s: float, *, idle: bool = True, tokens: float = 100) -> Speeds:
     """Those that a prompt of so many new tokens is priced by."""
-    return pace.speeds_at(now_s, idle=idle, tokens=tokens, attention=tokens * tokens / 2)
+    attention = tokens * tokens / 2
+    return pace.counted_on(now_s, idle=idle, tokens=tokens, attention=attention).speeds()
 
 
 def grown_up(*factors: float, rounds: int = 40) -> tuple[list[Pace], Random]:
@@ -104,7 +105,7 @@ def test_a_node_keeps_what_it_learned_itself_in_another_class() -> None:
     (slow, _), _ = grown_up(3, 1)
     moved = slow.within(Calibration())
     assert moved.within(Calibration()) is not moved
-    moved._holding = moved._own
+    moved.holding = moved._own
     assert moved.speeds() == slow.speeds()
 
 

@@ -11,6 +11,7 @@ from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies import catalog
 from pointsman.core.policies.base import Policy
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 from tests.support.driver import request
 from tests.support.rows import row
 
@@ -22,7 +23,7 @@ every_policy = pytest.mark.parametrize("name", NAMES)
 
 
 @st.composite
-def fields(draw: st.DrawFn) -> list[Candidate]:
+def fields(draw: st.DrawFn) -> list[Row]:
     """Any field of one to six candidates, full ones and uncalibrated ones among them."""
     seconds = st.floats(0.0, 100.0)
     share = st.floats(0.0, 1.0)
@@ -57,13 +58,13 @@ def asked(number: int = 0) -> Request:
     return request(f"r{number}", f"prompt number {number} " * 100, session=f"s{number}")
 
 
-def answer(policy: Policy, rows: list[Candidate], seed: int = 0) -> Choice | Hold:
+def answer(policy: Policy, rows: list[Row], seed: int = 0) -> Choice | Hold:
     return policy.choose(asked(), rows, Random(seed))
 
 
 @every_policy
 @given(rows=fields())
-def test_it_chooses_a_candidate_with_room_or_holds(name: str, rows: list[Candidate]) -> None:
+def test_it_chooses_a_candidate_with_room_or_holds(name: str, rows: list[Row]) -> None:
     match answer(catalog.make(name), rows):
         case Choice(row=chosen, ties=ties, why=why):
             assert any(chosen is candidate for candidate in rows)
@@ -78,7 +79,7 @@ def test_it_chooses_a_candidate_with_room_or_holds(name: str, rows: list[Candida
 @every_policy
 @given(rows=fields())
 def test_it_answers_the_same_from_the_same_seed_and_changes_nothing_but_scores(
-    name: str, rows: list[Candidate]
+    name: str, rows: list[Row]
 ) -> None:
     policy = catalog.make(name)
     before = [_terms(candidate) for candidate in rows]
@@ -117,9 +118,9 @@ def test_what_it_never_placed_may_leave(name: str) -> None:
     assert _told(answer(policy, rows)) == before
 
 
-def _terms(candidate: Candidate) -> list[object]:
-    names = [name for name in candidate.__struct_fields__ if name != "score"]
-    return [getattr(candidate, name) for name in names]
+def _terms(row: Row) -> list[object]:
+    names = [name for name in Candidate.__struct_fields__ if name != "score"]
+    return [getattr(row, name) for name in names]
 
 
 def _told(answered: Choice | Hold) -> tuple[str, ...]:

@@ -8,11 +8,11 @@ import pytest
 from msgspec import structs
 
 from pointsman.core.blocks import Prompt, Scheme, Unit
-from pointsman.core.decision import Candidate
 from pointsman.core.ids import BlockHash
 from pointsman.core.placement import Choice
 from pointsman.core.policies.consistent_hash import LOAD_MIN, ConsistentHash
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 from tests.support.driver import request
 from tests.support.rows import row
 
@@ -24,7 +24,7 @@ def asked(number: int, **fields: object) -> Request:
     return request(f"r{number}", f"conversation {number} ".ljust(2_000, "."), **fields)
 
 
-def home(asks: Request, rows: list[Candidate]) -> str:
+def home(asks: Request, rows: list[Row]) -> str:
     choice = ConsistentHash().choose(asks, rows, Random(0))
     assert isinstance(choice, Choice), choice
     return choice.row.node

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from pointsman.core.blocks import Prompt, Scheme, Unit
-from pointsman.core.decision import Candidate
 from pointsman.core.ids import BlockHash, NodeName, RequestId
 from pointsman.core.policies.dynamo import ActiveBlocks, Dynamo
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 from tests.support.driver import request
 from tests.support.rows import row
 
@@ -25,13 +25,13 @@ def asked(request_id: str, *blocks: int, rest: int = 0) -> Request:
     return request(request_id, "", tokens=tokens)
 
 
-def scores(policy: Dynamo, asks: Request, *rows: Candidate) -> list[float]:
+def scores(policy: Dynamo, asks: Request, *rows: Row) -> list[float]:
     """In blocks of 16 tokens."""
     policy.choose(asks, rows, Random(0))
     return [candidate.score / 16 for candidate in rows]
 
 
-def rows(blocks: int, *, hit: int = 0, queue: int = 0) -> tuple[Candidate, Candidate]:
+def rows(blocks: int, *, hit: int = 0, queue: int = 0) -> tuple[Row, Row]:
     """Node a holds `hit` blocks of the prompt and has `queue` tokens to prefill; b is idle."""
     prompt = 16 * blocks
     return row("a", hit=16 * hit, prompt=prompt, queue_tokens=queue), row("b", prompt=prompt)

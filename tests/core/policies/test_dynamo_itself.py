@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from pointsman.core.decision import Candidate
 from pointsman.core.ids import NodeName
 from pointsman.core.policies.dynamo import Dynamo
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 from tests.support.driver import request
 from tests.support.rows import row
 
@@ -57,7 +57,7 @@ class Peer:
                 }
             )
 
-    async def rows(self, tokens: list[int]) -> list[Candidate]:
+    async def rows(self, tokens: list[int]) -> list[Row]:
         """Candidates as Dynamo itself sees them: its queues, and its cache index."""
         overlaps = await self.service.overlap_scores({"token_ids": tokens})
         hit = {w["worker_id"]: BLOCK_TOKENS * w["device_blocks"] for w in overlaps["workers"]}

@@ -5,7 +5,6 @@ from random import Random
 
 import pytest
 
-from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Policy
 from pointsman.core.policies.jffc import Jffc
@@ -15,17 +14,18 @@ from pointsman.core.policies.pick import NO_ROOM
 from pointsman.core.policies.smg_cache_aware import SmgCacheAware
 from pointsman.core.policies.weighted_score import WeightedScore
 from pointsman.core.policies.weighted_score_jffc import WeightedScoreJffc
+from pointsman.core.row import Row
 from tests.support.driver import request
 from tests.support.rows import row
 
 
-def chosen(policy: Policy, *rows: Candidate) -> str:
+def chosen(policy: Policy, *rows: Row) -> str:
     choice = policy.choose(request("r"), rows, Random(0))
     assert isinstance(choice, Choice), choice
     return choice.row.node
 
 
-def scores(policy: Policy, *rows: Candidate) -> list[float]:
+def scores(policy: Policy, *rows: Row) -> list[float]:
     policy.choose(request("r"), rows, Random(0))
     return [candidate.score for candidate in rows]
 

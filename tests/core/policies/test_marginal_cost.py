@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
-from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.marginal_cost import MarginalCost
+from pointsman.core.row import Row
 from tests.support.driver import request
 from tests.support.rows import row
 
 
-def scores(*rows: Candidate) -> list[float]:
+def scores(*rows: Row) -> list[float]:
     MarginalCost().choose(request("r"), rows, Random(0))
     return [candidate.score for candidate in rows]
 
 
-def chosen(*rows: Candidate) -> str:
+def chosen(*rows: Row) -> str:
     choice = MarginalCost().choose(request("r"), rows, Random(0))
     assert isinstance(choice, Choice), choice
     return choice.row.node

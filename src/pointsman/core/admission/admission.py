@@ -6,6 +6,7 @@ then, whenever something ends, `take` who is next until nobody may pass.
 
 from collections import OrderedDict
 from math import inf
+from typing import Final
 
 from msgspec import structs
 
@@ -23,7 +24,7 @@ from pointsman.core.options import SchedulerOptions
 from pointsman.core.placement import Attempt, Choice, Demand, Hold, Refusal, Route, Waiting
 from pointsman.core.request import Request
 
-_MODELS_MAX = 1_024
+_MODELS_MAX: Final = 1_024
 
 
 class Admission:

@@ -153,6 +153,8 @@ class HeldQueue:
 
     def ahead(self, request: Request, *, is_very_long: bool = False) -> int:
         """Those that wait for the same nodes and are at least as urgent."""
+        if not self._lines:
+            return 0
         line = self._lines.get((part_key(request), is_very_long))
         return 0 if line is None else line.order.ahead(request.priority)
 

@@ -10,6 +10,8 @@ booking costs the same in a fleet of any size, and asking sums nothing up.
 Own counts are exact at any moment. What others sent to the nodes is added as far as scrapes tell.
 """
 
+from typing import Final
+
 from pointsman.core.admission.waits import MeanTimes
 from pointsman.core.admission_rules import BACKLOG_PREFILLS, URGENT_MEMORY_S
 from pointsman.core.candidates import matches_constraints
@@ -25,7 +27,7 @@ PARTS_MAX = 1_024
 """Combinations of model, pool, zone and labels that have totals of their own. Clients name them:
 what is beyond goes by its model alone."""
 
-_LOOK_S = 1.0
+_LOOK_S: Final = 1.0
 """How long a sum over the nodes' scrapes is good for: that is how often they come."""
 
 PartKey = tuple[ModelName, str | None, str | None, tuple[tuple[str, str], ...]]
@@ -74,7 +76,7 @@ class Part:
     def __init__(self, nodes: list[Node], ledger: Ledger) -> None:
         self._nodes = nodes
         self.slots = sum(node.concurrency_configured for node in nodes)
-        self.blocks = sum(ledger.capacity(node.id) or 0 for node in nodes)
+        self.blocks = sum(ledger.account(node.id).capacity or 0 for node in nodes)
         self.all = Holding()
         self.high = Holding()
         self.low = Holding()

@@ -14,14 +14,15 @@ with the engine's own queue in them, as the law has it.
 
 from collections import OrderedDict
 from math import inf
+from typing import Final
 
 from pointsman.core.ids import ModelName
 from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_LOW
 
-_MODELS_MAX = 1_024
-_SAMPLES_MIN = 8
-_SMOOTHING_MIN = 0.02  # a memory of 50 executions
-_WINDOW_S = 5.0
+_MODELS_MAX: Final = 1_024
+_SAMPLES_MIN: Final = 8
+_SMOOTHING_MIN: Final = 0.02  # a memory of 50 executions
+_WINDOW_S: Final = 5.0
 
 TIERS = 3
 

@@ -1,18 +1,19 @@
 """The speeds of engines of one kind, learned from the times that their requests took."""
 
 from math import isfinite
+from typing import Final
 
 from msgspec.structs import astuple
 
 from pointsman.core.calibration.fit import Fit, Triple
 from pointsman.core.calibration.speeds import PRIOR, Speeds
 
-_SAMPLES_MIN = 8  # prefills, before the fit is believed over a policy without speeds
-_ERROR_SANE = 1.0  # off by as much as the value itself: no fit at all
-_QUEUED_WEIGHT_MIN = 0.1
-_USUAL_TOKENS = 2_000.0
-_RATIO_MIN = 1e-3
-_KNOWN_SHARE_MIN = 1e-3  # of the usual: a time that was found to be 0 may be learned again
+_SAMPLES_MIN: Final = 8  # prefills, before the fit is believed over a policy without speeds
+_ERROR_SANE: Final = 1.0  # off by as much as the value itself: no fit at all
+_QUEUED_WEIGHT_MIN: Final = 0.1
+_USUAL_TOKENS: Final = 2_000.0
+_RATIO_MIN: Final = 1e-3
+_KNOWN_SHARE_MIN: Final = 1e-3  # of the usual: a time that was found to be 0 may be learned again
 
 
 class Calibration:
@@ -24,7 +25,7 @@ class Calibration:
     or faster than its prior as prefills are.
     """
 
-    __slots__ = ("_decode", "_prefill", "_speeds", "calibrated", "prior")
+    __slots__ = ("_decode", "_prefill", "calibrated", "prior")
 
     def __init__(self, prior: Speeds = PRIOR) -> None:
         self.prior = prior
@@ -32,7 +33,6 @@ class Calibration:
             (prior.dispatch_s, prior.prefill_s_per_token, prior.attention_s_per_token2)
         )
         self._decode = Fit(self._decode_prior(1.0))
-        self._speeds: Speeds | None = prior
         self.calibrated = False
 
     def __repr__(self) -> str:
@@ -66,8 +66,7 @@ class Calibration:
     ) -> None:
         if not isfinite(seconds) or seconds <= 0:
             return
-        if fit.observe(work, seconds, weight):
-            self._speeds = None
+        fit.observe(work, seconds, weight)
         if not self.calibrated and _is_sane(self._prefill):
             self.calibrated = True
             if not self._decode.count:
@@ -93,11 +92,19 @@ class Calibration:
         prior = self.prior
         return (ratio * prior.step_s, ratio * prior.sequence_s, ratio * prior.kv_token_s)
 
+    @property
+    def prefill(self) -> Triple:
+        """The first three of the speeds as known now: a first token's."""
+        return self._prefill.coefficients
+
+    @property
+    def decode(self) -> Triple:
+        """The last three: a step's."""
+        return self._decode.coefficients
+
     def speeds(self) -> Speeds:
         """The speeds as known now."""
-        if self._speeds is None:
-            self._speeds = Speeds(*self._prefill.coefficients, *self._decode.coefficients)
-        return self._speeds
+        return Speeds(*self._prefill.coefficients, *self._decode.coefficients)
 
     @property
     def samples(self) -> tuple[int, int]:

@@ -87,8 +87,8 @@ class Fit:
         a, b, c = self.coefficients
         return a * features[0] + b * features[1] + c * features[2]
 
-    def observe(self, features: Triple, value: float, weight: float = 1.0) -> bool:
-        """Learn from one sample; whether the coefficients have changed by it."""
+    def observe(self, features: Triple, value: float, weight: float = 1.0) -> None:
+        """Learn from one sample."""
         assert value > 0 and weight > 0, (value, weight)  # noqa: PT018 - one fact
         expected = max(self.predict(features), _PREDICTION_MIN)
         residual = min(value / expected, _RATIO_MAX) - 1.0
@@ -106,10 +106,8 @@ class Fit:
         scaled = [f * p / scale for f, p in zip(features, self._prior, strict=True)]
         self._add(scaled, (1.0 + cut) * expected / scale, weight)
         self._pending += 1
-        if self._pending < _SOLVE_EVERY and self.count > _SOLVE_ALWAYS_SAMPLES:
-            return False
-        self._solve()
-        return True
+        if self._pending >= _SOLVE_EVERY or self.count <= _SOLVE_ALWAYS_SAMPLES:
+            self._solve()
 
     def _note_error(self, error: float) -> None:
         known = error if self.error is None else self.error

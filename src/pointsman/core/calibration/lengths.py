@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from math import ceil
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pointsman.core.ids import ModelName
 
@@ -12,12 +12,12 @@ OUTPUT_TOKENS_PRIOR = 256.0
 BYTES_PER_TOKEN_PRIOR = 4.0
 """English text under a vocabulary of 100,000 or more."""
 
-_TENANTS_MAX = 16_384  # (model, tenant) pairs; the least recently used is forgotten first
-_MODELS_MAX = 1_024
-_SMOOTHING_MIN = 0.02  # a memory of 50 outputs
-_PARENT_SAMPLES = 8.0  # the model's mean counts as this many outputs of the tenant's
-_RATIO_KEPT = 0.98
-_RATIO_PRIOR_TOKENS = 64.0
+_TENANTS_MAX: Final = 16_384  # (model, tenant) pairs; the least recently used is forgotten first
+_MODELS_MAX: Final = 1_024
+_SMOOTHING_MIN: Final = 0.02  # a memory of 50 outputs
+_PARENT_SAMPLES: Final = 8.0  # the model's mean counts as this many outputs of the tenant's
+_RATIO_KEPT: Final = 0.98
+_RATIO_PRIOR_TOKENS: Final = 64.0
 _RATIO_MIN, _RATIO_MAX = 0.25, 64.0  # bytes a token: beyond these a count is wrong
 
 _K = TypeVar("_K")

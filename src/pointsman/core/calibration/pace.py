@@ -18,20 +18,21 @@ Noise that is larger than the deviation hides it: equal engines on a busy machin
 """
 
 from math import log
+from typing import Final
 
 from pointsman.core.calibration.calibration import Calibration
 from pointsman.core.calibration.speeds import Speeds
 
-_MEMORY_SAMPLES = 16.0
-_DEAD_BAND = 0.25  # of the logarithm: 28 % slower
-_LOG_MAX = 3.0  # one sample counts as 20 times slower at most
+_MEMORY_SAMPLES: Final = 16.0
+_DEAD_BAND: Final = 0.25  # of the logarithm: 28 % slower
+_LOG_MAX: Final = 3.0  # one sample counts as 20 times slower at most
 
-TRIAL_AFTER_S = 5.0
-TRIAL_AFTER_S_MAX = 80.0
+TRIAL_AFTER_S: Final = 5.0
+TRIAL_AFTER_S_MAX: Final = 80.0
 """The first trial is soon against an outage. Each one that finds the node as slow as believed
 doubles the time to the next, so that a node that stays slow costs one slow answer in that."""
 
-TRIAL_COST_SHARE = 0.1
+TRIAL_COST_SHARE: Final = 0.1
 """Of the time without news of it, that a trial's first token may take if the node is as slow as
 believed: short prompts and cached ones try it soon, a long one only when nobody else has come."""
 
@@ -62,17 +63,17 @@ class _Deviation:
 
 
 class Pace:
-    """A node's own calibration beside its class's, and which of them holds."""
+    """A node's own calibration beside its class's, and which of them is `holding`."""
 
     __slots__ = (
         "_class",
         "_confirmed_s",
         "_decode",
-        "_holding",
         "_own",
         "_prefill",
         "_trial_after_s",
         "_trying",
+        "holding",
     )
 
     def __init__(self, shared: Calibration, own: Calibration | None = None) -> None:
@@ -83,7 +84,7 @@ class Pace:
         self._confirmed_s = 0.0
         self._trial_after_s = TRIAL_AFTER_S
         self._trying = False
-        self._holding = shared  # what its speeds are read from
+        self.holding = shared
 
     def __repr__(self) -> str:
         return f"<Pace {self._prefill.mean:+.2f} {self._decode.mean:+.2f} of {self._class}>"
@@ -95,33 +96,35 @@ class Pace:
     @property
     def calibrated(self) -> bool:
         """Whether its speeds are known: from its class, or from itself."""
-        return self._holding.calibrated
+        return self.holding.calibrated
 
     @property
     def is_slow(self) -> bool:
         """Whether it goes by its own speeds, being clearly slower than its class."""
-        return self._holding is not self._class
+        return self.holding is not self._class
 
     def speeds(self) -> Speeds:
         """The speeds as known."""
-        return self._holding.speeds()
+        return self.holding.speeds()
 
-    def speeds_at(self, now_s: float, *, idle: bool, tokens: float, attention: float) -> Speeds:
-        """The speeds to count on at `now_s` for a prefill of so much: the class's for a node on
+    def counted_on(
+        self, now_s: float, *, idle: bool, tokens: float, attention: float
+    ) -> Calibration:
+        """Whose speeds to count on at `now_s` for a prefill of so much: the class's for a node on
         trial. One that is not `idle` is on none: what runs there will tell."""
-        holding = self._holding
+        holding = self.holding
         if idle and holding is not self._class and self.on_trial(now_s):
             most_s = TRIAL_COST_SHARE * (now_s - self._confirmed_s)
             if holding.first_token_s(tokens, attention) <= most_s:
-                holding = self._class
-        return holding.speeds()
+                return self._class
+        return holding
 
     def slowed(self, factor: float, now_s: float) -> None:
         """Its answers are found to take `factor` times as long as foreseen, and its peers' are
         not: it goes by that at once. Its own samples would tell when they end, and an answer of
         a node that is ten times as slow takes as long to."""
-        self._own = self._holding.slowed(factor)
-        self._holding = self._own
+        self._own = self.holding.slowed(factor)
+        self.holding = self._own
         deviation = log(factor)
         for of in (self._prefill, self._decode):
             of.become(max(of.mean, 0.0) + deviation)
@@ -132,7 +135,7 @@ class Pace:
 
     def on_trial(self, now_s: float) -> bool:
         """Whether the node is believed slow on old evidence only."""
-        if self._holding is self._class or now_s - self._confirmed_s <= self._trial_after_s:
+        if self.holding is self._class or now_s - self._confirmed_s <= self._trial_after_s:
             return False
         return max(self._decode.mean, self._prefill.mean) > _DEAD_BAND
 
@@ -145,7 +148,7 @@ class Pace:
     def confirmed(self, now_s: float) -> None:
         """Samples have been observed at `now_s`."""
         self._confirmed_s = now_s
-        if self._holding is self._class:
+        if self.holding is self._class:
             self._trial_after_s = TRIAL_AFTER_S
         elif self._trying:
             self._trial_after_s = min(2 * self._trial_after_s, TRIAL_AFTER_S_MAX)
@@ -196,5 +199,5 @@ class Pace:
     def _learners(self) -> tuple[Calibration, ...]:
         """Who learns from this sample: the node, and its class if the node is one of it."""
         slow = self._prefill.is_slow or self._decode.is_slow
-        self._holding = self._own if slow else self._class
+        self.holding = self._own if slow else self._class
         return (self._own,) if slow else (self._own, self._class)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from random import Random
 from typing import Protocol
 
-from pointsman.core.decision import Candidate
 from pointsman.core.ids import NodeName
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 
 
 class Policy(Protocol):
@@ -22,9 +22,9 @@ class Policy(Protocol):
         for a large field; else every candidate is in `rows`."""
         ...
 
-    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold: ...
+    def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold: ...
 
-    def placed(self, request: Request, row: Candidate) -> None:
+    def placed(self, request: Request, row: Row) -> None:
         """`row` was chosen and is booked: remember what the next choice needs."""
         ...
 
@@ -38,17 +38,17 @@ class Stateless:
 
     prunes = False
 
-    def placed(self, request: Request, row: Candidate) -> None: ...
+    def placed(self, request: Request, row: Row) -> None: ...
 
     def left(self, request: Request, node: NodeName) -> None: ...
 
 
-def hit_ratio(row: Candidate) -> float:
+def hit_ratio(row: Row) -> float:
     """The share of the prompt that is cached there."""
     return row.hit_tokens / (row.hit_tokens + row.new_tokens)
 
 
-def load_share(row: Candidate) -> float:
+def load_share(row: Row) -> float:
     """How full a node is, 0 to 1: of its KV blocks leased, or of its concurrency limit in
     flight, whichever runs out first. What a router knows itself of an engine's utilisation."""
     return min(1.0, max(row.kv_share, row.inflight / row.concurrency_max))

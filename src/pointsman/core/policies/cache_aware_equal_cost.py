@@ -10,12 +10,12 @@ locality decides; as queues grow alpha(u) falls smoothly to alpha and remaining 
 from collections.abc import Sequence
 from random import Random
 
-from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Stateless, hit_ratio
 from pointsman.core.policies.equal_cost import remaining_s
 from pointsman.core.policies.pick import pick_cheapest
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 
 ALPHA = 0.3
 QUEUE_SCALE_S = 1.0
@@ -29,13 +29,13 @@ class CacheAwareEqualCost(Stateless):
         assert 0.0 <= alpha <= 1.0, alpha
         self._alpha = alpha
 
-    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         alpha = self._alpha_at(rows)
         for row in rows:
             row.score = remaining_s(row) * (1 - alpha * hit_ratio(row))
         return pick_cheapest(rows, why="smallest remaining time, cached prompts discounted")
 
-    def _alpha_at(self, rows: Sequence[Candidate]) -> float:
+    def _alpha_at(self, rows: Sequence[Row]) -> float:
         queue_s = sum(row.queue_s for row in rows) / len(rows)
         load = queue_s / (queue_s + QUEUE_SCALE_S)
         return self._alpha + (1 - self._alpha) * (1 - load) ** 2

@@ -22,11 +22,11 @@ from random import Random
 from xxhash import xxh3_64_intdigest
 
 from pointsman.core.blocks import TEXT_SCHEME, Scheme, Unit, root_hash
-from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Stateless
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 
 LOAD_FACTOR = 1.25
 LOAD_MIN = 4
@@ -41,7 +41,7 @@ class ConsistentHash(Stateless):
         assert load_factor >= 1.0, load_factor
         self._load_factor = load_factor
 
-    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         key = _key(request, min(row.block_tokens for row in rows))
         in_flight = sum(row.inflight for row in rows)
         bound = max(LOAD_MIN, ceil(self._load_factor * (in_flight + 1) / len(rows)))

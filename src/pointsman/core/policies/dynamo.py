@@ -21,12 +21,12 @@ from functools import lru_cache
 from random import Random
 
 from pointsman.core.blocks import TEXT_SCHEME, Prompt, Scheme, Unit
-from pointsman.core.decision import Candidate
 from pointsman.core.ids import BlockHash, NodeName, RequestId
 from pointsman.core.limits import TEXT_BLOCK_BYTES
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 
 ACTIVE_BLOCKS_MAX = 1 << 22
 """Blocks of requests in flight that are remembered: about 400 MB. What comes on top is counted
@@ -44,7 +44,7 @@ class Dynamo:
     def __init__(self, blocks_max: int = ACTIVE_BLOCKS_MAX) -> None:
         self._active = ActiveBlocks(blocks_max)
 
-    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         prompt = request.prompt
         text_tokens = _text_block_tokens(prompt, rows[0])
         for row in rows:
@@ -53,7 +53,7 @@ class Dynamo:
             row.score = row.queue_tokens + row.new_tokens + decode
         return pick(rows, why="fewest tokens to prefill and to hold")
 
-    def placed(self, request: Request, row: Candidate) -> None:
+    def placed(self, request: Request, row: Row) -> None:
         scheme, chain = _blocks(request.prompt, row)
         self._active.add(request.id, row.node, scheme, chain)
 
@@ -61,7 +61,7 @@ class Dynamo:
         self._active.remove(request.id)
 
 
-def _blocks(prompt: Prompt, row: Candidate) -> tuple[Scheme, list[BlockHash]]:
+def _blocks(prompt: Prompt, row: Row) -> tuple[Scheme, list[BlockHash]]:
     """The prompt as the node cuts it, or as text."""
     scheme = TEXT_SCHEME if prompt.token_count is None else _token_scheme(row.block_tokens)
     return scheme, prompt.chain(scheme)
@@ -72,7 +72,7 @@ def _token_scheme(block_tokens: int) -> Scheme:
     return Scheme(Unit.TOKENS, block_tokens)
 
 
-def _text_block_tokens(prompt: Prompt, row: Candidate) -> float:
+def _text_block_tokens(prompt: Prompt, row: Row) -> float:
     """Tokens in a block of text, going by this prompt: the others are of the same ratio."""
     if prompt.token_count is not None or not prompt.text:
         return TEXT_BLOCK_BYTES / _BYTES_PER_TOKEN

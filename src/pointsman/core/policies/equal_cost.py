@@ -9,14 +9,14 @@ the shorter prefill.
 from collections.abc import Sequence
 from random import Random
 
-from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Stateless
 from pointsman.core.policies.pick import pick_cheapest
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 
 
-def remaining_s(row: Candidate) -> float:
+def remaining_s(row: Row) -> float:
     """Seconds until the node has done all its work and this request's too."""
     return row.running_s + row.queue_s + row.kv_wait_s + row.prefill_s + row.decode_s
 
@@ -27,7 +27,7 @@ class EqualCost(Stateless):
     name = "equal_cost"
     prunes = True
 
-    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         for row in rows:
             row.score = remaining_s(row)
         return pick_cheapest(rows, why="smallest remaining time")

@@ -18,17 +18,17 @@ Of equally fast nodes, within the tie band of seconds, the one with the least in
 from collections.abc import Sequence
 from random import Random
 
-from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Stateless
 from pointsman.core.policies.pick import NO_ROOM, TIE_BAND_RATIO, TIE_BAND_S, pick_in_order
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 
 
 class Jffc(Stateless):
     name = "jffc"
 
-    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         for row in rows:
             row.score = row.service_s
         free = [row for row in rows if row.fits]
@@ -39,5 +39,5 @@ class Jffc(Stateless):
         return pick_in_order(fastest, _load, why="fastest of those with room")
 
 
-def _load(row: Candidate) -> tuple[float, ...]:
+def _load(row: Row) -> tuple[float, ...]:
     return (row.inflight,)

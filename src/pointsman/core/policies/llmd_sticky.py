@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
-from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Stateless, hit_ratio
 from pointsman.core.policies.pick import NO_ROOM, pick
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 
 AFFINITY_MIN = 0.8
 PENALTY_MAX_S = 18.0
@@ -34,7 +34,7 @@ class LlmdSticky(Stateless):
         assert penalty_max_s > 0.0, penalty_max_s
         self._penalty_max_s = penalty_max_s
 
-    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         for row in rows:
             row.score = row.queue_tokens + row.new_tokens
         offered = [row for row in rows if row.fits]
@@ -51,5 +51,5 @@ class LlmdSticky(Stateless):
         return pick(sticky, why="of the prompt's holders, fewest tokens to prefill")
 
 
-def _queue_s(rows: Sequence[Candidate]) -> float:
+def _queue_s(rows: Sequence[Row]) -> float:
     return min((row.queue_s for row in rows), default=inf)

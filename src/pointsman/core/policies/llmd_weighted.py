@@ -14,11 +14,11 @@ never stale. A node of unknown KV capacity counts as empty.
 from collections.abc import Sequence
 from random import Random
 
-from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Stateless, hit_ratio
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 
 PREFIX_WEIGHT = 3.0
 QUEUE_WEIGHT = 2.0
@@ -28,7 +28,7 @@ KV_WEIGHT = 2.0
 class LlmdWeighted(Stateless):
     name = "llmd_weighted"
 
-    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         waiting = [row.waiting for row in rows]
         most, spread = max(waiting), max(waiting) - min(waiting)
         for row in rows:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from random import Random
 from typing import ClassVar
 
-from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Stateless
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 
 
 class LMetric(Stateless):
@@ -26,7 +26,7 @@ class LMetric(Stateless):
     def __init__(self, why: str = "least tokens to prefill times requests") -> None:
         self._why = why
 
-    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         for row in rows:
-            row.score = (row.queue_tokens + row.new_tokens) * (row.inflight + 1)
+            row.score = float((row.queue_tokens + row.new_tokens) * (row.inflight + 1))
         return pick(rows, why=self._why)

@@ -17,20 +17,21 @@ Where a candidate's speeds are not learned yet, seconds cannot be compared: lmet
 """
 
 from collections.abc import Sequence
+from math import inf
 from random import Random
-from typing import ClassVar
+from typing import ClassVar, Final
 
-from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Stateless
 from pointsman.core.policies.lmetric import LMetric
 from pointsman.core.policies.pick import pick_cheapest
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 
-FIRST_TOKEN_WEIGHT = 5.0
-CONVEXITY_PER_S = 2.0
-CONVEX_UP_TO_S = 1.0
-WORK_WEIGHT = 3.0
+FIRST_TOKEN_WEIGHT: Final = 5.0
+CONVEXITY_PER_S: Final = 2.0
+CONVEX_UP_TO_S: Final = 1.0
+WORK_WEIGHT: Final = 3.0
 
 
 class MarginalCost(Stateless):
@@ -42,11 +43,12 @@ class MarginalCost(Stateless):
             "speeds not learned yet: least tokens to prefill times requests"
         )
 
-    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
+        fastest_s = inf
         for row in rows:
             if not row.calibrated:
                 return self._uncalibrated.choose(request, rows, rng)
-        fastest_s = min(row.uncached_s for row in rows)
+            fastest_s = row.uncached_s if row.uncached_s < fastest_s else fastest_s
         for row in rows:
             first_token_s = row.queue_s + row.kv_wait_s + row.prefill_s
             own_s = _price_s(first_token_s) + row.decode_s + row.interrupted_s
@@ -57,7 +59,7 @@ class MarginalCost(Stateless):
         return pick_cheapest(rows, why="least delay for all", weight=FIRST_TOKEN_WEIGHT)
 
 
-def _invested_s(row: Candidate, first_token_s: float, fastest_s: float) -> float:
+def _invested_s(row: Row, first_token_s: float, fastest_s: float) -> float:
     """What of its score is for the later users of a hot prefix."""
     share = row.shared_s / row.work_s
     sooner_s = _price_s(first_token_s) - _price_s(first_token_s - row.shared_s)
@@ -67,7 +69,7 @@ def _invested_s(row: Candidate, first_token_s: float, fastest_s: float) -> float
 
 def _price_s(first_token_s: float) -> float:
     """What it is worth to avoid a first token after so long."""
-    convex_s = min(first_token_s, CONVEX_UP_TO_S)
+    convex_s = first_token_s if first_token_s < CONVEX_UP_TO_S else CONVEX_UP_TO_S
     return FIRST_TOKEN_WEIGHT * first_token_s + CONVEXITY_PER_S * convex_s * (
         2 * first_token_s - convex_s
     )

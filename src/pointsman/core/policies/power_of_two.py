@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
-from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Stateless
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 
 
 class PowerOfTwo(Stateless):
     name = "power_of_two"
 
-    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         fitting = [row for row in rows if row.fits]
         for row in rows:
             row.score = inf

@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from random import Random
 
-from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Stateless
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 
 
 class RandomChoice(Stateless):
     name = "random"
 
-    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         for row in rows:
             row.score = rng.random()
         return pick(rows, why="drawn by lot")

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from random import Random
 from typing import ClassVar
 
-from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Stateless
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 
 
 class RoundRobin(Stateless):
     name: ClassVar[str] = "round_robin"
 
-    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         for row in rows:
             row.score = 0.0
         return pick(rows, why="next in turn")

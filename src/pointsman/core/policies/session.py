@@ -10,12 +10,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from random import Random
 
-from pointsman.core.decision import Candidate
 from pointsman.core.ids import NodeName
 from pointsman.core.limits import SESSIONS_MAX
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 
 OVERLOAD_RATIO = 2
 OVERLOAD_MARGIN = 4
@@ -29,7 +29,7 @@ class Session:
         self._homes: OrderedDict[str, NodeName] = OrderedDict()
         self._sessions_max = sessions_max
 
-    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         for row in rows:
             row.score = row.inflight
         home = self._home(request, rows)
@@ -38,7 +38,7 @@ class Session:
         home.score = -1.0
         return pick(rows, why="home of the session")
 
-    def _home(self, request: Request, rows: Sequence[Candidate]) -> Candidate | None:
+    def _home(self, request: Request, rows: Sequence[Row]) -> Row | None:
         name = self._homes.get(request.session or "")
         bound = OVERLOAD_RATIO * min(row.inflight for row in rows) + OVERLOAD_MARGIN
         for row in rows:
@@ -46,7 +46,7 @@ class Session:
                 return row if row.inflight <= bound and row.fits else None
         return None
 
-    def placed(self, request: Request, row: Candidate) -> None:
+    def placed(self, request: Request, row: Row) -> None:
         if request.session is None:
             return
         self._homes.setdefault(request.session, row.node)

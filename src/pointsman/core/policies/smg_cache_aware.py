@@ -21,13 +21,13 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from random import Random
 
-from pointsman.core.decision import Candidate
 from pointsman.core.ids import NodeName
 from pointsman.core.limits import NODES_MAX
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import hit_ratio
 from pointsman.core.policies.pick import pick_in_order
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 
 CACHE_THRESHOLD = 0.5
 BALANCE_REQUESTS = 32
@@ -50,7 +50,7 @@ class SmgCacheAware:
         self._balance_ratio = balance_ratio
         self._trees: OrderedDict[NodeName, int] = OrderedDict()
 
-    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         matches = max((hit_ratio(row) for row in rows if row.fits), default=0.0)
         if self._imbalanced(rows):
             why = "imbalanced: fewest requests in flight"
@@ -64,15 +64,15 @@ class SmgCacheAware:
             row.score = row.inflight
         return pick_in_order(rows, self._order, why=why)
 
-    def _imbalanced(self, rows: Sequence[Candidate]) -> bool:
+    def _imbalanced(self, rows: Sequence[Row]) -> bool:
         loads = [row.inflight for row in rows]
         most, least = max(loads), min(loads)
         return most - least > self._balance_requests and most > self._balance_ratio * least
 
-    def _order(self, row: Candidate) -> tuple[float, ...]:
+    def _order(self, row: Row) -> tuple[float, ...]:
         return row.score, row.inflight, self._trees.get(row.node, 0)
 
-    def placed(self, request: Request, row: Candidate) -> None:
+    def placed(self, request: Request, row: Row) -> None:
         self._trees[row.node] = self._trees.get(row.node, 0) + row.new_tokens
         self._trees.move_to_end(row.node)
         if len(self._trees) > NODES_MAX:

@@ -18,12 +18,12 @@ equal, so that nodes which differ by a request or an SLO missed long ago take tu
 from collections.abc import Sequence
 from random import Random
 
-from pointsman.core.decision import Candidate
 from pointsman.core.limits import PASSIVE_FAILURES_MAX
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Stateless, hit_ratio, load_share
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 
 CACHE_WEIGHT = 0.5
 LOAD_WEIGHT = 0.3
@@ -39,13 +39,13 @@ class WeightedScore(Stateless):
 
     name = "weighted_score"
 
-    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         for row in rows:
             row.score = _score(row)
         return pick(rows, why="best of cache gain, load, health and SLO", band_s=TIE_BAND)
 
 
-def _score(row: Candidate) -> float:
+def _score(row: Row) -> float:
     load = max(load_share(row), min(1.0, row.waiting / WAITING_FULL))
     fade = min(1.0, (1 - load) / (1 - FADES_FROM))
     return (
@@ -56,6 +56,6 @@ def _score(row: Candidate) -> float:
     )
 
 
-def unhealthy(row: Candidate) -> float:
+def unhealthy(row: Row) -> float:
     """0 to 1: how near the node is to being taken down by requests that cannot reach it."""
     return min(1.0, row.failures / PASSIVE_FAILURES_MAX)

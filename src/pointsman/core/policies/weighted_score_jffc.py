@@ -15,12 +15,12 @@ Not Join-the-Fastest-Free-Chain, which practitioners give the same four letters:
 from collections.abc import Sequence
 from random import Random
 
-from pointsman.core.decision import Candidate
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Stateless, hit_ratio, load_share
 from pointsman.core.policies.pick import pick
 from pointsman.core.policies.weighted_score import TIE_BAND, WAITING_FULL, unhealthy
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 
 CACHE_WEIGHT = 0.5
 LOAD_WEIGHT = 0.3
@@ -34,7 +34,7 @@ FORWARD_BELOW = 0.7
 class WeightedScoreJffc(Stateless):
     name = "weighted_score_jffc"
 
-    def choose(self, request: Request, rows: Sequence[Candidate], rng: Random) -> Choice | Hold:
+    def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         for row in rows:
             row.score = _score(row)
         deepest = _deepest_open(rows)
@@ -46,17 +46,17 @@ class WeightedScoreJffc(Stateless):
         return pick(rows, why="fast-forward to the holder of the cache", band_s=TIE_BAND)
 
 
-def _score(row: Candidate) -> float:
+def _score(row: Row) -> float:
     waiting = min(1.0, row.waiting / WAITING_FULL)
     load = UTILISATION_WEIGHT * load_share(row) + WAITING_WEIGHT * waiting
     health = row.slo_share * (1 - unhealthy(row))
     return LOAD_WEIGHT * load - CACHE_WEIGHT * hit_ratio(row) - HEALTH_WEIGHT * health
 
 
-def _deepest_open(rows: Sequence[Candidate]) -> int:
+def _deepest_open(rows: Sequence[Row]) -> int:
     """Most tokens of the prompt held by a node that fast-forwarding may choose; 0 if none."""
     return max((row.hit_tokens for row in rows if _is_open(row)), default=0)
 
 
-def _is_open(row: Candidate) -> bool:
+def _is_open(row: Row) -> bool:
     return row.fits and hit_ratio(row) >= HOLDS_MIN and load_share(row) < FORWARD_BELOW

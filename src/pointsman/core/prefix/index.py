@@ -7,11 +7,10 @@ from operator import xor
 from pointsman.core.ids import BlockHash, Slot
 from pointsman.core.limits import INDEX_BYTES_MAX, NODES_MAX
 from pointsman.core.prefix.holder import Holder
+from pointsman.core.prefix.match import match
 from pointsman.core.prefix.table import SLOT_MASK, WAY_MASK, BlockTable, shrink, slots
 
 _EVICTED_AT_ONCE = 256  # blocks taken from the fullest holder before looking for it again
-_STRIDE = 6  # blocks that are walked through sooner than bisected
-_WALK_MAX = 256  # so are all of a short chain that many nodes hold, each to its own depth
 
 
 class Credit(list[BlockHash]):
@@ -53,58 +52,7 @@ class PrefixIndex:
         is held, block `depth` is not; what lies between two equal masks is taken to be held.
         Where masks contradict that (an exact node may have holes), the chain is walked.
         """
-        if not chain or not (mask := self._table.mask(chain[0])):
-            return []
-        if len(chain) <= min(2 * mask.bit_count(), _WALK_MAX):
-            return self._walk(chain)
-        found: list[tuple[int, int]] = []
-        ways, at, end = self._table.ways, 0, len(chain) - 1
-        ahead = [(end, self._table.mask(chain[end]))]
-        while ahead:
-            far, far_mask = ahead[-1]
-            if far_mask == mask:
-                at = far
-                ahead.pop()
-                continue
-            middle = (at + far) >> 1 if far - at > _STRIDE else at + 1
-            block = chain[middle]
-            value = ways[block & WAY_MASK].get(block, 0)
-            if value < 0:
-                value = 1 << (~value & SLOT_MASK)
-            if value & ~mask or far_mask & ~value:
-                return self._walk(chain)
-            if middle - at > 1:
-                ahead.append((middle, value))
-            else:
-                if value != mask:
-                    found.append((mask ^ value, middle))
-                    mask = value
-                at = middle
-        if mask:
-            found.append((mask, end + 1))
-        found.reverse()
-        return found
-
-    def _walk(self, chain: Sequence[BlockHash]) -> list[tuple[int, int]]:
-        """What `match` answers, block by block."""
-        found: list[tuple[int, int]] = []
-        ways, mask, before = self._table.ways, -1, 0
-        for depth, block in enumerate(chain):
-            value = ways[block & WAY_MASK].get(block, 0)
-            if value == before:
-                continue
-            before = value
-            kept = mask & (value if value >= 0 else 1 << (~value & SLOT_MASK))
-            if kept != mask:
-                if depth:
-                    found.append((mask ^ kept, depth))
-                mask = kept
-            if not mask:
-                break
-        if mask:
-            found.append((mask, len(chain)))
-        found.reverse()
-        return found
+        return match(self._table.ways, chain)
 
     def depth(self, slot: Slot, chain: Sequence[BlockHash]) -> int:
         """How many of the chain's first blocks `slot` holds, by bisection."""
