@@ -12,6 +12,7 @@ import zmq.asyncio
 
 from pointsman.collectors import event_socket
 from pointsman.core.events import IndexTrust
+from pointsman.core.ids import NodeName
 from tests.control.fake_engine import (
     Cluster,
     eventually,
@@ -87,6 +88,7 @@ class Publisher:
         self.replay_port = self._router.bind_to_random_port("tcp://127.0.0.1")
         self.kept: list[list[bytes]] = []
         self.answers = True
+        self.falls_silent_after: int | None = None  # messages of one replay
         self.asked: list[int] = []
 
     def message(self, seq: int) -> list[bytes]:
@@ -111,9 +113,11 @@ class Publisher:
             self.asked.append(int.from_bytes(start))
             if not self.answers:
                 continue
-            for frames in self.kept:
-                if int.from_bytes(frames[1]) >= int.from_bytes(start):
-                    await self._router.send_multipart([client, b"", *frames])
+            wanted = [f for f in self.kept if int.from_bytes(f[1]) >= int.from_bytes(start)]
+            for frames in wanted[: self.falls_silent_after]:
+                await self._router.send_multipart([client, b"", *frames])
+            if len(wanted) > (self.falls_silent_after or len(wanted)):
+                continue
             await self._router.send_multipart([client, b"", b"", b"\xff" * 8, b""])
 
     def close(self) -> None:
@@ -190,6 +194,42 @@ async def test_a_replay_that_is_never_answered_blocks_nothing(
         await publisher.publish(7)
         await eventually(lambda: cluster.node().trust is IndexTrust.DEGRADED)
         assert cluster.node().index_blocks == 1
+
+
+async def test_a_replay_that_breaks_off_is_resumed() -> None:
+    async with publishing() as publisher, fake_engine() as engine, running_cluster() as cluster:
+        engine.sources = sources(publisher)
+        publisher.keep(*range(5))
+        publisher.falls_silent_after = 2
+        cluster.add(engine.url)
+        await eventually(lambda: len(publisher.asked) >= 3)
+        await eventually(lambda: cluster.node().trust is IndexTrust.EXACT)
+        assert publisher.asked == [0, 2, 4]
+        assert cluster.node().index_blocks == 5
+
+
+async def test_replays_take_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_socket, "REPLAYS_AT_ONCE", 1)
+    monkeypatch.setattr(event_socket, "REPLAY_TIMEOUT_S", 60.0)
+    async with (
+        publishing() as one,
+        publishing() as other,
+        fake_engine() as first,
+        fake_engine() as second,
+        running_cluster() as cluster,
+    ):
+        first.sources, second.sources = sources(one), sources(other)
+        one.answers = False  # whoever asks it waits, and has the only turn meanwhile
+        other.keep(0)
+        cluster.add(first.url, name="first")
+        await eventually(lambda: bool(one.asked))
+        cluster.add(second.url, name="second")
+        await cluster.ready()
+        await asyncio.sleep(0.3)
+        assert other.asked == []
+        await cluster.fleet.remove(NodeName("first"))
+        await eventually(lambda: bool(other.asked))
+        await eventually(lambda: cluster.node("second").trust is IndexTrust.EXACT)
 
 
 async def test_a_stray_topic_changes_nothing() -> None:

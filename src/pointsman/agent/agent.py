@@ -9,7 +9,6 @@ from random import Random
 from urllib.parse import urlsplit
 
 import aiohttp
-import zmq.asyncio
 from msgspec.structs import replace
 from prometheus_client.registry import CollectorRegistry
 
@@ -22,7 +21,7 @@ from pointsman.agent.reporter import Reporter
 from pointsman.agent.supervisor import GaveUp, Supervisor, SupervisorOptions, Watcher
 from pointsman.agent.tcp import Retransmits
 from pointsman.collectors.client import EngineClient, new_session
-from pointsman.collectors.event_socket import zmq_context
+from pointsman.collectors.event_socket import EventSockets, event_sockets
 from pointsman.collectors.link import NodeLink
 from pointsman.collectors.node import NodeCollector
 from pointsman.telemetry.collector_metrics import CollectorMetrics
@@ -88,11 +87,11 @@ class Agent:
         async with (
             self._fronts(),
             new_session() as session,
-            zmq_context() as context,
+            event_sockets() as sockets,
             asyncio.TaskGroup() as tasks,
         ):
             watching = [
-                tasks.create_task(self._collector(engine, report, metrics, session, context).run())
+                tasks.create_task(self._collector(engine, report, metrics, session, sockets).run())
                 for engine, report in zip(self._options.engines, self.reports, strict=True)
             ]
             watching.append(tasks.create_task(machine.watch(self.reports)))
@@ -177,7 +176,7 @@ class Agent:
         report: EngineReport,
         metrics: CollectorMetrics,
         session: aiohttp.ClientSession,
-        context: zmq.asyncio.Context,
+        sockets: EventSockets,
     ) -> NodeCollector:
         local = report.local_spec(engine.url)
         report.link = NodeLink(
@@ -188,7 +187,7 @@ class Agent:
             kv_events=engine.kv_events,
             cadence=self._options.cadence,
         )
-        return NodeCollector(report.link, EngineClient(session, engine.url), context)
+        return NodeCollector(report.link, EngineClient(session, engine.url), sockets)
 
 
 class _Supervised(Watcher):

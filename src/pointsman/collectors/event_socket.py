@@ -25,6 +25,19 @@ MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 REPLAY_TIMEOUT_S = 5.0
 """Silence that ends a replay: vLLM's publisher answers within 0.1 s."""
 
+REPLAYS_AT_ONCE = 16
+"""Over all engines. Before hundreds of them a gateway that starts reads ten thousand messages of
+each; it serves requests meanwhile, and keeps sockets for them."""
+
+
+class EventSockets:
+    """What the subscriptions and replays of all engines share. Replays take their turns."""
+
+    def __init__(self, context: zmq.asyncio.Context) -> None:
+        self.replays = context
+        self.subscriptions: zmq.Context[zmq.Socket[bytes]] = zmq.Context.shadow(context.underlying)
+        self.turns = asyncio.Semaphore(REPLAYS_AT_ONCE)
+
 
 class Subscription:
     """A SUB socket that hands each message to `on_message`, in order, on the loop's thread."""
@@ -103,10 +116,10 @@ async def replay(
 
 
 @asynccontextmanager
-async def zmq_context() -> AsyncIterator[zmq.asyncio.Context]:
-    """One for all subscriptions and replays; closes what they have left open."""
+async def event_sockets() -> AsyncIterator[EventSockets]:
+    """For all engines of a process; closes what they have left open."""
     context = zmq.asyncio.Context()
     try:
-        yield context
+        yield EventSockets(context)
     finally:
         context.destroy(linger=0)

@@ -29,7 +29,7 @@ class EventStream:
     """The messages of one subscription to one incarnation.
 
     `changes` gets what happened in the engine's cache, `trust` how far it may be believed.
-    `replay_from` is the sequence number to ask a replay from, None while live.
+    While it `is_live` nothing is missing, as far as is known.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class EventStream:
         changes: Callable[[Sequence[CacheChange]], None],
         trust: Callable[[IndexTrust], None],
     ) -> None:
-        self.replay_from: int | None = 0
+        self.is_live = False
         self.restarts = 0
         self._tally = tally
         self._is_ours = is_ours
@@ -53,8 +53,9 @@ class EventStream:
         self._lost = False
 
     @property
-    def is_live(self) -> bool:
-        return self.replay_from is None
+    def replay_from(self) -> int | None:
+        """The first message that is missing, for a replay to begin with; None while live."""
+        return None if self.is_live else self._tracker.expected
 
     def live(self, frames: Sequence[bytes]) -> None:
         """A message from the subscription."""
@@ -90,7 +91,7 @@ class EventStream:
     def replay_ended(self) -> None:
         """The replay is complete or has failed: go live with what is there."""
         waiting, self._waiting = self._waiting, deque()
-        self.replay_from = None
+        self.is_live = True
         for message in waiting:
             if not self.is_live:  # it restarted amid them
                 self._waiting.append(message)
@@ -138,7 +139,7 @@ class EventStream:
         return verdict
 
     def _catch_up(self, message: Message) -> None:
-        self.replay_from = self._tracker.expected
+        self.is_live = False
         self._waiting.append(message)
 
     def _accept_loss(self, message: Message, *, replayed: bool) -> None:

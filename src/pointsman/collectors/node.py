@@ -8,10 +8,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-import zmq.asyncio
-
 from pointsman.collectors.client import EngineClient
 from pointsman.collectors.describer import Describer
+from pointsman.collectors.event_socket import EventSockets
 from pointsman.collectors.link import NodeLink
 from pointsman.collectors.prober import Prober
 from pointsman.collectors.scraper import Scraper
@@ -26,10 +25,10 @@ log = logging.getLogger(__name__)
 class NodeCollector:
     """Runs until cancelled; the incarnation leaves with it."""
 
-    def __init__(self, link: NodeLink, client: EngineClient, context: zmq.asyncio.Context) -> None:
+    def __init__(self, link: NodeLink, client: EngineClient, sockets: EventSockets) -> None:
         self.link = link
         self._client = client
-        self._context = context
+        self._sockets = sockets
 
     async def run(self) -> None:
         if self.link.node_id is None:  # else its agent was faster
@@ -47,7 +46,7 @@ class NodeCollector:
         looks: tuple[Callable[[], Awaitable[None]], ...] = (
             Describer(self.link, self._client).run,
             Scraper(self.link, self._client).run,
-            Subscriber(self.link, self._context).run,
+            Subscriber(self.link, self._sockets).run,
         )
         async with asyncio.TaskGroup() as tasks:
             loops = [tasks.create_task(self._keep_going(look)) for look in looks]

@@ -9,10 +9,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import aclosing
 
-import zmq
-import zmq.asyncio
-
-from pointsman.collectors.event_socket import Subscription, replay
+from pointsman.collectors.event_socket import EventSockets, Subscription, replay
 from pointsman.collectors.event_stream import EventStream
 from pointsman.collectors.link import NodeLink, wait_for
 from pointsman.core.cache_events import CacheChange
@@ -22,6 +19,9 @@ from pointsman.engines.adapters import EventSource
 
 REPLAY_PAUSE_S = 0.5
 """Between replays of one engine: each may be thousands of messages."""
+
+RESUMES_MAX = 4
+"""Times that a replay which breaks off is asked for the rest; each must have brought something."""
 
 REPLAY_MESSAGES_MAX = 1_000_000
 """Answers of one replay: a hundred times vLLM's buffer. More is a publisher gone mad."""
@@ -35,10 +35,9 @@ log = logging.getLogger(__name__)
 class Subscriber:
     """One node's cache events, over all its incarnations."""
 
-    def __init__(self, link: NodeLink, context: zmq.asyncio.Context) -> None:
+    def __init__(self, link: NodeLink, sockets: EventSockets) -> None:
         self._link = link
-        self._replays = context
-        self._subscriptions: zmq.Context[zmq.Socket[bytes]] = zmq.Context.shadow(context.underlying)
+        self._sockets = sockets
         self._behind = asyncio.Event()
 
     async def run(self) -> None:
@@ -84,7 +83,9 @@ class Subscriber:
         self._behind.set()
         try:
             subscription = Subscription(
-                self._subscriptions, source.endpoint, lambda frames: self._message(stream, frames)
+                self._sockets.subscriptions,
+                source.endpoint,
+                lambda frames: self._message(stream, frames),
             )
         except ValueError as error:
             self._link.events_note = str(error)
@@ -108,26 +109,37 @@ class Subscriber:
         while True:
             await self._behind.wait()
             self._behind.clear()
-            if stream.replay_from is None:
+            if stream.is_live:
                 continue
-            await self._replay(stream, source, stream.replay_from)
+            await self._replay(stream, source)
             if not stream.is_live:
                 self._behind.set()
             await asyncio.sleep(REPLAY_PAUSE_S)
 
-    async def _replay(self, stream: EventStream, source: EventSource, first_seq: int) -> None:
+    async def _replay(self, stream: EventStream, source: EventSource) -> None:
+        """All that is missing; from where it stopped, if an engine falls silent amid it."""
         try:
-            if source.replay_endpoint is not None:
-                self._link.tally.event_replays.add()
-                answers = replay(self._replays, source.replay_endpoint, first_seq)
-                async with aclosing(answers):
-                    count = 0
-                    async for frames in answers:
-                        count += 1
-                        if not stream.replayed(frames) or count >= REPLAY_MESSAGES_MAX:
-                            break
+            for _ in range(1 + RESUMES_MAX):
+                first_seq = stream.replay_from
+                if first_seq is None or source.replay_endpoint is None:
+                    break
+                async with self._sockets.turns:
+                    is_whole = await self._read_replay(stream, source.replay_endpoint, first_seq)
+                if is_whole or stream.replay_from == first_seq:
+                    break
         finally:
             stream.replay_ended()
+
+    async def _read_replay(self, stream: EventStream, endpoint: str, first_seq: int) -> bool:
+        """Whether it came to its end."""
+        self._link.tally.event_replays.add()
+        async with aclosing(replay(self._sockets.replays, endpoint, first_seq)) as answers:
+            count = 0
+            async for frames in answers:
+                count += 1
+                if not stream.replayed(frames) or count >= REPLAY_MESSAGES_MAX:
+                    return True
+        return False
 
     def _message(self, stream: EventStream, frames: Sequence[bytes]) -> None:
         restarts = stream.restarts

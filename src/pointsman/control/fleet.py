@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 import aiohttp
 import msgspec
-import zmq.asyncio
 
 from pointsman.collectors.cadence import Cadence
 from pointsman.collectors.client import EngineClient, new_session
-from pointsman.collectors.event_socket import zmq_context
+from pointsman.collectors.event_socket import EventSockets, event_sockets
 from pointsman.collectors.link import NodeLink
 from pointsman.collectors.node import NodeCollector
 from pointsman.control.service import SchedulerService
@@ -50,7 +49,7 @@ class _Runtime(NamedTuple):
     """What exists while the fleet runs."""
 
     session: aiohttp.ClientSession
-    context: zmq.asyncio.Context
+    sockets: EventSockets
     tasks: asyncio.TaskGroup
 
 
@@ -78,10 +77,10 @@ class Fleet(NodeWatcher):
 
     async def run(self) -> None:
         """Collect until cancelled. Every incarnation leaves at the end."""
-        async with new_session() as session, zmq_context() as context:
+        async with new_session() as session, event_sockets() as sockets:
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    self._runtime = _Runtime(session, context, tasks)
+                    self._runtime = _Runtime(session, sockets, tasks)
                     for link in list(self._links.values()):
                         self._start(link)
                     await asyncio.Event().wait()
@@ -268,7 +267,7 @@ class Fleet(NodeWatcher):
         if self._runtime is None:
             return  # `run` starts it
         client = EngineClient(self._runtime.session, link.spec.url)
-        collector = NodeCollector(link, client, self._runtime.context)
+        collector = NodeCollector(link, client, self._runtime.sockets)
         self._tasks[link.spec.name] = self._runtime.tasks.create_task(collector.run())
 
     async def _see_off(self, link: NodeLink, within_s: float, heirs: Iterable[NodeLink]) -> None:
