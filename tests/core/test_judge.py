@@ -472,6 +472,38 @@ def test_a_restarted_engine_begins_slowly_too() -> None:
     assert ward.health("a") is Health.WARMING
 
 
+def test_an_engine_that_restarts_again_and_again_stays_out_for_longer_each_time() -> None:
+    ward, waits_s = Ward("a", "b"), []
+    for _ in range(6):
+        ward.join("a")
+        ward.describe("a")
+        began_s = ward.now_s
+        while ward.health("a") is Health.OPEN:
+            ward.advance(1.0)
+        waits_s.append(ward.now_s - began_s)
+        ward.advance(1.0)
+    assert waits_s == [0.0, 5.0, 10.0, 20.0, 40.0, 60.0]
+    assert [t.cause for t in ward.turns if t.before is Health.JOINING] == [Cause.RESTARTS] * 5
+    ward.advance(121.0)
+    ward.join("a")
+    ward.describe("a")
+    assert ward.health("a") is Health.WARMING, "old trouble is forgotten"
+
+
+def test_restarts_that_were_planned_do_not_count_and_the_last_node_is_trusted() -> None:
+    ward = Ward("a", "b")
+    for _ in range(3):
+        ward.step(NodeDraining(ward.ids["a"], draining=True))
+        ward.join("a")
+        ward.describe("a")
+        assert ward.health("a") is Health.WARMING
+    alone = Ward("a")
+    for _ in range(3):
+        alone.join("a")
+        alone.describe("a")
+        assert alone.health("a") is not Health.OPEN
+
+
 def test_what_a_node_holds_is_remembered_while_it_is_out() -> None:
     ward = Ward("a", "b", policy="marginal_cost")
     text = "a shared beginning " * 400

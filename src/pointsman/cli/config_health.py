@@ -70,7 +70,8 @@ class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Seconds,
         Meta(
             description="Seconds that an engine which failed its requests stays out before one may "
-            "try it; twice as long each time it fails again."
+            "try it, and one that restarted twice in a row; twice as long each time it does so "
+            "again."
         ),
     ] = _HEALTH.open_s
     open_s_max: Annotated[

@@ -111,7 +111,7 @@ class Cluster:
         self.turned[count] = self.turned.get(count, 0) + 1
         if turn.before not in SERVING and turn.after in SERVING:
             self.cold.append(node)
-        if Health.JOINING is not turn.before and turn.cause is not Cause.LEFT:
+        if turn.cause not in (Cause.JOINED, Cause.LEFT):
             turned = Turned(node.name, node.id, turn.before, turn.after, turn.cause, turn.detail)
             self.turns.append(turned)
 

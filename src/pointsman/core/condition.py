@@ -69,6 +69,8 @@ class Condition:
         self.failures = 0
         self.joined_s = 0.0
         self.is_choosy = False  # half open: low priority only
+        self.is_restart = False  # its engine was here before
+        self.restarts = 0  # that nobody planned, one after the other
         self._on_turn = on_turn
         self._failed_s: deque[float] = deque(maxlen=_FAILURES_KEPT)
         self._broke_off = False  # the last failure was after a first byte
@@ -81,6 +83,7 @@ class Condition:
         self._breaks = 0  # in succession, each longer than the last
         self._broke_s = float("-inf")
         self._broke_on_trial = False
+        self._restarted_s = float("-inf")
         self._trials: dict[RequestId, None] = {}
         self._warming = Warming()
 
@@ -121,10 +124,30 @@ class Condition:
 
     # --- what is reported --------------------------------------------------------------
 
-    def described(self, now_s: float, *, warms: bool) -> None:
-        """It says what it is. `warms` where others serve, and it is to begin slowly."""
-        if self.state is Health.JOINING:
-            self.joined_s = now_s
+    def follows(self, before: "Condition", now_s: float, *, planned: bool) -> None:
+        """It is the next incarnation of the same engine. Restarts that nobody `planned` count
+        when they come one after the other: a quiet while, and they are forgotten."""
+        self.is_restart = True
+        self.restarts, self._restarted_s = before.restarts, before._restarted_s
+        if planned or before.state is Health.JOINING:
+            return
+        if now_s - self._restarted_s > 2 * self.rules.open_s_max:
+            self.restarts = 0
+        self.restarts += 1
+        self._restarted_s = now_s
+
+    def described(self, now_s: float, *, warms: bool, spared: bool = False) -> None:
+        """It says what it is. `warms` where others serve, and it is to begin slowly. One restart
+        is trusted; after more of them it stays out first, longer each time, unless there is nobody
+        else (`spared`)."""
+        if self.state is not Health.JOINING:
+            return
+        self.joined_s = now_s
+        if self.restarts > 1 and not spared:
+            self._breaks, self._broke_s = self.restarts - 2, now_s
+            detail = f"it has restarted {self.restarts} times in a row"
+            self._break(Cause.RESTARTS, detail, now_s)
+        else:
             self._return(now_s, Cause.JOINED, warms=warms, is_new=True)
 
     def left(self) -> None:

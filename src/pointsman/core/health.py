@@ -47,6 +47,7 @@ TRANSITIONS: Mapping[Health, Mapping[Step, Health]] = MappingProxyType(
         Health.JOINING: {
             Step.WARM: Health.WARMING,
             Step.RISE: Health.READY,
+            Step.BREAK: Health.OPEN,
             Step.LEAVE: Health.GONE,
         },
         Health.WARMING: {
@@ -96,6 +97,7 @@ class Cause(StrEnum):
     OVERDUE = "overdue"  # first tokens are long due, and its peers answer
     QUEUE = "queue"  # its own queue grows and nothing comes of it
     FEEDBACK = "feedback"  # somebody says so
+    RESTARTS = "restarts"  # its engine has restarted again and again
     TRIAL = "trial"  # its time is over: it may show
     FORGIVEN = "forgiven"  # what failed there failed elsewhere alike
     RECOVERED = "recovered"

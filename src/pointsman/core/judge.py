@@ -236,8 +236,9 @@ class Judge:
 
     def warms(self, node: Node, now_s: float) -> bool:
         """Whether a node that begins now is to begin slowly: where others serve already. When a
-        whole cluster is new, there is nobody to protect."""
-        slow_start_s = node.rules.slow_start_s
+        whole cluster is new, there is nobody to protect; one that has restarted is the only one
+        that is cold."""
+        slow_start_s = 0.0 if node.condition.is_restart else node.rules.slow_start_s
         return any(
             peer is not node and now_s - peer.condition.joined_s >= slow_start_s
             for card in node.models

@@ -135,7 +135,7 @@ class Membership:
         warm_ups = self._warm_ups.begin(now_s) if self._cluster.cold else []
         return [*self._cluster.take_turns(), *warm_ups]
 
-    def join(self, event: NodeJoined) -> Change:
+    def join(self, event: NodeJoined, now_s: float) -> Change:
         """A new incarnation. What the machine can do is carried over; what it holds is not.
 
         Raises ValueError when the cluster is full.
@@ -147,6 +147,7 @@ class Membership:
         node = self._cluster.add(event.spec)
         if before is not None and before.spec.url == event.spec.url:
             node.calibration = before.calibration
+            node.condition.follows(before.condition, now_s, planned=before.draining)
         return self._warmed_enough(Change((*effects, Admitted(node.name, node.id)), room=True))
 
     def _warmed_enough(self, change: Change) -> Change:
@@ -164,7 +165,8 @@ class Membership:
 
     def _described(self, node: Node, event: NodeDescribed, now_s: float) -> Change:
         node.describe(event.facts)
-        node.condition.described(now_s, warms=self._judge.warms(node, now_s))
+        warms, spared = self._judge.warms(node, now_s), self._judge.is_last(node)
+        node.condition.described(now_s, warms=warms, spared=spared)
         self._cluster.classify(node)
         self._ledger.set_capacity(node.id, event.facts.kv_blocks)
         model = node.models[0].name if node.models else ModelName("")

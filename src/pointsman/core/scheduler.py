@@ -273,7 +273,7 @@ class Scheduler(State):
     # --- nodes -------------------------------------------------------------------------
 
     def _node_joined(self, event: NodeJoined, now_s: float) -> list[Effect]:
-        return self._after(self._membership.join(event), now_s)
+        return self._after(self._membership.join(event, now_s), now_s)
 
     def _node_changed(self, event: NodeEvent, now_s: float) -> list[Effect]:
         return self._after(self._membership.apply(event, now_s), now_s)

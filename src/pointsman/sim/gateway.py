@@ -28,7 +28,7 @@ from pointsman.core.events import (
     WarmUp,
 )
 from pointsman.core.exchange import Exchange
-from pointsman.core.health import Health
+from pointsman.core.health import WATCHED, Health
 from pointsman.core.ids import NodeId, NodeName, RequestId
 from pointsman.core.limits import Timeouts
 from pointsman.core.options import SchedulerOptions
@@ -95,7 +95,7 @@ class SimulatedGateway:
         self.node_ids: dict[NodeName, NodeId] = {}
         self.health: dict[NodeName, Health] = {}  # of those that have turned
         self.decision_s: list[float] = []
-        self.on_failure: Callable[[NodeName], None] = lambda name: None
+        self.on_trouble: Callable[[NodeName], None] = lambda name: None
         self.hold_s = options.hold_s
         self.held_longest_s = 0.0
         self._clock = clock
@@ -157,6 +157,8 @@ class SimulatedGateway:
                     pass  # off
                 case Turned():
                     self.health[effect.name] = effect.after
+                    if effect.after in WATCHED:
+                        self.on_trouble(effect.name)
                 case Left():
                     self.health.pop(effect.name, None)
                 case _:
@@ -279,7 +281,7 @@ class SimulatedGateway:
             return
         entry.exchange.failed(kind)
         assert entry.node is not None
-        self.on_failure(entry.node.name)
+        self.on_trouble(entry.node.name)
         self.step(Failed(entry.request.id, kind))
 
     # --- ends --------------------------------------------------------------------------

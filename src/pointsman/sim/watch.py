@@ -129,7 +129,7 @@ class Watch:
     # --- probes ------------------------------------------------------------------------
 
     def probe_soon(self) -> None:
-        """A request failed there. Who is in trouble is probed often enough anyhow."""
+        """Something speaks against it. Who is in trouble is probed often enough anyhow."""
         if self._probing is None or self._successes < _SUCCESSES_TO_RECOVER:
             return
         self._successes = 0

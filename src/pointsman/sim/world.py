@@ -144,7 +144,7 @@ class _World:
                 watches[node.name].append(watch)
                 of_gateway[node.name] = watch
                 self._clock.at(node.group.startup_s, watch.join)
-            gateway.on_failure = partial(_probe_soon, of_gateway)
+            gateway.on_trouble = partial(_probe_soon, of_gateway)
         return watches
 
     def _over(self) -> None:
