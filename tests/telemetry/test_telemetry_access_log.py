@@ -3,6 +3,8 @@
 import asyncio
 import io
 import json
+import os
+from typing import BinaryIO
 
 import pytest
 
@@ -91,7 +93,35 @@ async def test_a_full_disk_does_not_stop_the_service() -> None:
     log.exchange_ended(Record())
     log.close()
     log.close()
-    assert log.lines_lost == 2
+    assert log.state().lines_lost == 2
+
+
+def pipe() -> tuple[BinaryIO, BinaryIO]:
+    reader, writer = os.pipe()
+    return open(reader, "rb", buffering=0), open(writer, "wb", buffering=0)
+
+
+async def test_a_reader_that_stalls_does_not_stop_the_service(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A paused terminal or a stuck log driver behind stdout: a pipe holds 64 KiB."""
+    monkeypatch.setattr(access_log, "BACKLOG_BYTES_MAX", 50_000)
+    read, stream = pipe()
+    with read, stream:
+        log = AccessLog(stream)
+        for _ in range(1_000):
+            log.exchange_ended(Record())
+        log.flush()
+        assert log.state().lines_lost > 0
+        assert caplog.text.count("lines are lost") == 1
+        lost, text = log.state().lines_lost, b""
+        while text.count(b"\n") < 1_000 - lost:
+            text += read.read(1 << 16)
+            log.flush()
+        log.close()
+    assert text.endswith(b"\n")
+    assert all(json.loads(line)["id"] == "r-1" for line in text.splitlines())
+    assert len(text.splitlines()) == 1_000 - lost
 
 
 class _Slow(io.BytesIO):

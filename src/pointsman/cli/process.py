@@ -180,6 +180,7 @@ class Process:
             raise CannotStart(f"access log {target}: {error.strerror}; {remedy}") from None
         access_log = AccessLog(stream)
         stack.callback(access_log.close)
+        StateMetrics(self.registry, "pointsman_access_log", access_log.state)
         return access_log
 
     async def _listen(self, gateway: Gateway, stack: AsyncExitStack) -> None:

@@ -1,11 +1,15 @@
 """One JSON line for each request: who went where, why, how long, and how it ended.
 
 Never a prompt, an answer, a header or a key; `key` is a key's name. Lines are gathered and
-written together, so that a request costs no system call.
+written together, so that a request costs no system call. Nothing waits for who reads them: what
+a pipe or a terminal does not take is kept for a while, and then lost and counted.
 """
 
 import asyncio
+import logging
 import os
+import select
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +28,20 @@ FLUSH_S = 0.2
 
 BUFFER_BYTES_MAX = 256 * 1024
 """Written at once beyond this, so that a flood does not become memory."""
+
+BACKLOG_BYTES_MAX = 4 * 1024 * 1024
+"""Kept for a reader that takes nothing now; a paused terminal, a busy log driver."""
+
+RETRY_S = 0.01
+"""Until such a reader is tried again: it may have taken the 64 KiB that a pipe holds."""
+
+log = logging.getLogger(__name__)
+
+
+class AccessLogState(msgspec.Struct, frozen=True):
+    """Lines that could not be written: the disk is full, or nobody reads."""
+
+    lines_lost: int
 
 
 class AccessLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -53,6 +71,9 @@ class AccessLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     bytes_out: int = 0
 
 
+_NEWLINE = ord("\n")
+
+
 class AccessLog:
     """Writes to `stream`, which it does not close. `close` writes what is left."""
 
@@ -63,7 +84,13 @@ class AccessLog:
         self._encode = msgspec.json.Encoder().encode
         self._timer: asyncio.TimerHandle | None = None
         self._second = ("", -1)
-        self.lines_lost = 0
+        self._lines_lost = 0
+        self._loses = False
+        self._has_begun_line = False  # a part of the first line is written
+        self._poll = _poll(stream)
+
+    def state(self) -> AccessLogState:
+        return AccessLogState(self._lines_lost)
 
     def exchange_ended(self, record: RequestRecord) -> None:
         """Note a request that is over. Called on the loop's thread."""
@@ -72,25 +99,59 @@ class AccessLog:
         if len(self._buffer) >= BUFFER_BYTES_MAX:
             self.flush()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self.flush)
+            self._flush_in(FLUSH_S)
 
     def flush(self) -> None:
-        """Write what is gathered. A stream that cannot take it loses it: a full disk must not
-        stop the service."""
+        """Write what the stream takes at once. What it cannot take at all is lost: a full disk
+        must not stop the service."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        lines, self._buffer = memoryview(bytes(self._buffer)), bytearray()
         try:
-            while lines:
-                lines = lines[self._stream.write(lines) :]
+            self._write()
         except (OSError, ValueError):  # closed pipe, full disk; closed file
-            self.lines_lost += bytes(lines).count(b"\n")
+            self._lose(0)
+        if len(self._buffer) > BACKLOG_BYTES_MAX:
+            rest = self._buffer.find(b"\n") + 1 if self._has_begun_line else 0
+            self._lose(rest)
+        if self._buffer:
+            self._flush_in(RETRY_S)
 
     def close(self) -> None:
-        """Write what is left; a second call changes nothing."""
+        """Write what is left and can be written; a second call changes nothing."""
         if self._buffer or self._timer is not None:
             self.flush()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._buffer:
+            self._lose(0)
+
+    def _write(self) -> None:
+        taken, poll = 0, self._poll
+        if poll is not None and not poll.poll(0):
+            return
+        lines = memoryview(bytes(self._buffer))
+        try:
+            while taken < len(lines) and (poll is None or poll.poll(0)):
+                end = len(lines) if poll is None else taken + select.PIPE_BUF
+                taken += self._stream.write(lines[taken:end])
+        finally:
+            if taken:
+                self._has_begun_line = lines[taken - 1] != _NEWLINE
+                self._loses = False
+            del self._buffer[:taken]
+
+    def _lose(self, kept: int) -> None:
+        """Everything behind the first `kept` bytes."""
+        self._lines_lost += self._buffer.count(b"\n", kept)
+        del self._buffer[kept:]
+        if not self._loses:
+            log.warning("the access log takes nothing: lines are lost")
+        self._loses = True
+
+    def _flush_in(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.flush)
 
     def _line(self, record: RequestRecord) -> AccessLine:
         return AccessLine(
@@ -128,6 +189,20 @@ class AccessLog:
                 second,
             )
         return f"{self._second[0]}.{int((now_s - second) * 1_000):03d}Z"
+
+
+def _poll(stream: BinaryIO) -> "select.poll | None":
+    """Asks whether PIPE_BUF bytes can be written without waiting for a reader; None for a file,
+    which has none."""
+    try:
+        descriptor = stream.fileno()
+    except OSError:  # in memory
+        return None
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return None
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return poll
 
 
 def open_stream(target: str) -> BinaryIO:
