@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import struct
+import time
 
 import pytest
 
@@ -137,6 +138,20 @@ async def test_a_connection_that_is_not_answered_is_tried_elsewhere() -> None:
         it.placer.urls.reverse()
         assert (await it.ask(post())).status == 200
         assert it.placer.order[0].failures == [FailureKind.UNREACHABLE]
+
+
+async def test_time_in_which_the_gateway_stood_still_is_not_an_engines() -> None:
+    """A stopped process or a starved one finds connections made, and their deadlines passed."""
+    options = GatewayOptions(sweep_s=0.02, timeouts=Timeouts(connect_s=0.2))
+    async with rig(answer_ok, answer_ok, options=options) as it:
+        loop = asyncio.get_running_loop()
+
+        def stand_still() -> None:
+            loop.call_soon(time.sleep, 0.5)  # before the dial, which is a task
+
+        it.placer.before_verdict = stand_still
+        assert (await it.ask(post())).status == 200
+        assert not it.placer.order[0].failures
 
 
 async def test_all_engines_down_is_a_refusal_at_once() -> None:

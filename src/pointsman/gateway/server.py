@@ -53,6 +53,8 @@ class Gateway:
         self._warm_ups = WarmUps(shared.samples, shared.pools, shared.now_s)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._swept_s = 0.0
+        self._waited_for_loop = False
         self._descriptors_max: int | None = None
 
     async def start(self, host: str, port: int) -> None:
@@ -68,6 +70,7 @@ class Gateway:
             backlog=self._options.backlog,
             reuse_port=self._options.reuse_port or None,
         )
+        self._swept_s = self._shared.now_s()
         self._sweeper = loop.call_later(self._options.sweep_s, self._sweep)
 
     def apply(self, options: GatewayOptions) -> None:
@@ -172,6 +175,8 @@ class Gateway:
         loop = asyncio.get_running_loop()
         self._sweeper = loop.call_later(self._options.sweep_s, self._sweep)
         now_s = shared.now_s()
+        if self._waits_for_loop(now_s):
+            return
         for client in list(shared.clients):
             try:
                 client.sweep(now_s)
@@ -179,6 +184,14 @@ class Gateway:
                 log.exception("a deadline could not be handled")
                 client.abort()
         shared.pools.sweep(now_s)
+
+    def _waits_for_loop(self, now_s: float) -> bool:
+        """Whether to look a turn later: the loop stood still or is behind, and what has come
+        meanwhile is to be heard before anybody is called late. Never twice in a row."""
+        is_late = now_s - self._swept_s > 2 * self._options.sweep_s
+        self._swept_s = now_s
+        self._waited_for_loop = is_late and not self._waited_for_loop
+        return self._waited_for_loop
 
     def _carried_connections(self) -> int:
         """Each client may need a second descriptor, for its engine."""
