@@ -15,10 +15,12 @@ Reading order, along a request's way:
     samples      requests with hot prefixes, kept to warm up nodes with
     warm_up      those requests replayed to a node
     attempts     one try on one node
-    upstream     connections to engines
+    upstream     a connection to an engine, and the pool of its node
+    pools        all of them, and what is being dialled
     lookout      does anybody still listen where a request waits?
     answer       what the client gets, in the form that is still possible
     relay        an engine's bytes on their way: framing, usage, end
+    chunks       chunked framing as it is written, and known when it comes in
     replies      answers of the gateway's own
     heads        heads read, checked and rebuilt
     record       what came of an exchange
@@ -27,7 +29,7 @@ Reading order, along a request's way:
     options      what can be set
 
 One thread owns it all, and the placer: there is no task and no await on a request's way
-(dialling a fresh connection is the exception, owned by `upstream.Pools`, and looking whether
+(dialling a fresh connection is the exception, owned by `pools.Pools`, and looking whether
 one could be had, by `Lookout`). A `Handler` owns its
 engine connection until it releases or aborts it, and settles with the placer exactly once. A
 `ClientConnection` owns its handler. Imports core, wire and ports; never another shell, and no

@@ -25,12 +25,13 @@ from pointsman.gateway.attempts import (
 )
 from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.keys import Key
+from pointsman.gateway.pools import Dial
 from pointsman.gateway.record import ended, exchange_record
 from pointsman.gateway.relay import Relay
 from pointsman.gateway.replies import error_reply
 from pointsman.gateway.routing import BodyRefused
 from pointsman.gateway.shared import Client, Shared
-from pointsman.gateway.upstream import Dial, NodePool, UpstreamConnection
+from pointsman.gateway.upstream import NodePool, UpstreamConnection
 from pointsman.gateway.visit import KeyRefused
 from pointsman.wire.openai import BadRequest, Endpoint
 
@@ -45,7 +46,7 @@ class Handler:
 
     _owes_settlement = False
     _redialled = False
-    _moved = False  # whether bytes were relayed since the last sweep
+    _swept_bytes = 0  # that were relayed up to the last sweep
     _placed: Placed | None = None
     _dial: Dial | None = None
     _upstream: UpstreamConnection | None = None
@@ -184,13 +185,11 @@ class Handler:
 
     def reply_progressed(self, upstream: UpstreamConnection) -> None:
         if self._relay is not None:
-            if not upstream.complete:
-                if upstream.pieces:
-                    self._moved = True
-                    self._relay.pass_on(upstream.take())
-            else:
+            if upstream.complete:
                 self._relay.finish(upstream.take())
                 self._finished(upstream)
+            elif upstream.pieces:
+                self._relay.pass_on(upstream.take())
         elif upstream.has_head:
             is_promised = self._answer.relay is not None
             if keeps_answer(upstream, self._shared.options, is_promised=is_promised):
@@ -270,6 +269,7 @@ class Handler:
         self._exchange.started(self._shared.now_s())
         self._arrival.forget_body()
         self._relay = self._answer.open(upstream, self._placed, upstream.take())
+        upstream.passes_chunks_to(self._relay)
         if upstream.complete:
             self._finished(upstream)
             return
@@ -316,8 +316,8 @@ class Handler:
 
     def sweep(self, now_s: float) -> None:
         """Look at the deadline, and break the silence of a stream."""
-        if self._moved:
-            self._moved = False
+        if (relay := self._relay) is not None and relay.bytes_out != self._swept_bytes:
+            self._swept_bytes = relay.bytes_out
             self._exchange.progressed(now_s)
             self._quiet_since_s = now_s
         elif self._arrival.wants_stream and now_s - self._quiet_since_s >= self._comment_every_s:

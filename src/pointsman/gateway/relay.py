@@ -10,14 +10,12 @@ import struct
 from enum import Enum
 from typing import Final
 
+from pointsman.gateway.chunks import CHUNK_JOIN_BYTES_MAX, LAST_CHUNK, framed
 from pointsman.wire.sse import SseScanner
 from pointsman.wire.usage import Said, read_answer
 
 USAGE_BODY_BYTES_MAX: Final = 1024 * 1024
 """A longer JSON answer is not parsed for its usage: it would keep the loop for over 1 ms."""
-
-CHUNK_JOIN_BYTES_MAX: Final = 16 * 1024
-"""Up to here framing is copied around a chunk; above, a vectored write is cheaper."""
 
 EVENT_STREAM: Final = b"text/event-stream"
 KEEP_ALIVE_COMMENT: Final = b": keep-alive\n\n"
@@ -65,8 +63,8 @@ class Relay:
         if self.framing is not _CHUNKED:
             self._transport.write(head + body)
             return
-        end = b"0\r\n\r\n" if is_whole else b""
-        chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+        end = LAST_CHUNK if is_whole else b""
+        chunk = framed(body) if body else b""
         self._transport.write(b"%b%b%b" % (head, chunk, end))
 
     def pass_on(self, body: bytes) -> None:
@@ -75,9 +73,14 @@ class Relay:
         if self.framing is not _CHUNKED:
             self._transport.write(body)
         elif len(body) <= CHUNK_JOIN_BYTES_MAX:
-            self._transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+            self._transport.write(framed(body))
         else:
             self._transport.writelines((b"%x\r\n" % len(body), body, b"\r\n"))
+
+    def pass_on_chunk(self, chunk: bytes, body: bytes) -> None:
+        """Send further bytes, which came as a chunk that is framed as we would frame it."""
+        self._note(body)
+        self._transport.write(chunk if self.framing is _CHUNKED else body)
 
     def finish(self, body: bytes) -> None:
         """Send the last bytes, if any, and the end."""
@@ -85,10 +88,8 @@ class Relay:
             self._note(body)
         if self.framing is not _CHUNKED:
             self._transport.write(body)
-        elif body:
-            self._transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
         else:
-            self._transport.write(b"0\r\n\r\n")
+            self._transport.write(framed(body) + LAST_CHUNK if body else LAST_CHUNK)
 
     def comment(self) -> None:
         """Send a comment, unless an event is under way."""
@@ -123,7 +124,7 @@ class Relay:
 
     def _write_framed(self, data: bytes) -> None:
         if self.framing is _CHUNKED:
-            data = b"%x\r\n%b\r\n" % (len(data), data)
+            data = framed(data)
         self._transport.write(data)
 
 

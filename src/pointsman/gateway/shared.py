@@ -13,9 +13,9 @@ from pointsman.gateway.keys import KeyRing
 from pointsman.gateway.lookout import Lookout
 from pointsman.gateway.observer import GatewayObserver
 from pointsman.gateway.options import GatewayOptions
+from pointsman.gateway.pools import Pools
 from pointsman.gateway.replies import Cors
 from pointsman.gateway.samples import Samples
-from pointsman.gateway.upstream import Pools
 from pointsman.ports import Placer, PromptTokenizer
 
 

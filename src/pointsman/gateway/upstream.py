@@ -1,4 +1,4 @@
-"""Connections to engines: one pool a node incarnation, newest first out.
+"""A connection to an engine, and the pool that keeps it for its node: newest first out.
 
 An idle connection is kept for less time than engines keep theirs, and watched: what it
 receives or loses while idle closes it. Between our look and their close a race remains; the
@@ -7,18 +7,15 @@ handler retries once, on a fresh connection, when a reused one dies before a byt
 
 import asyncio
 import logging
-import ssl
-from collections.abc import Callable
 from typing import Final, Protocol, cast
 from urllib.parse import urlsplit
 
 import httptools
 
 from pointsman.core.ids import NodeId
+from pointsman.gateway.chunks import payload
 from pointsman.gateway.heads import Header
-
-POOL_UNUSED_S: Final = 60.0
-"""A pool with nothing in it is forgotten after this long: incarnations never come back."""
+from pointsman.gateway.relay import Relay
 
 REPLY_HEAD_BYTES_MAX: Final = 64 * 1024
 """Header bytes of an engine's reply; what is larger is broken, not a reply."""
@@ -84,6 +81,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.has_head = False
         self.has_bytes = False
         self.complete = False
+        self._relay: Relay | None = None
+        self._is_between_chunks = False
         self._head_bytes = 0
         self._stays_open = False
 
@@ -97,6 +96,10 @@ class UpstreamConnection(asyncio.Protocol):
             self.transport.write(head + body)
         else:
             self.transport.writelines((head, body))
+
+    def passes_chunks_to(self, relay: Relay) -> None:
+        """Chunks that come one at a time go straight there; its attempt hears of all else."""
+        self._relay = relay
 
     def take(self) -> bytes:
         """The body bytes that came in since the last call."""
@@ -155,16 +158,14 @@ class UpstreamConnection(asyncio.Protocol):
             self.pool.remove(self)
             self.abort()
             return
-        self.has_bytes = True
         try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._stays_open = False
-            if not self.complete:  # what follows a whole reply is not ours to judge
+            relay = self._relay
+            if relay is not None and self._is_between_chunks and (body := payload(data)):
+                relay.pass_on_chunk(data, body)  # a parser between chunks does not miss one
+            elif self._parsed(data):
+                attempt.reply_progressed(self)
+            else:
                 self._lose(attempt, is_http=False)
-                return
-        try:
-            attempt.reply_progressed(self)
         except Exception:  # the driver's outermost loop: one request must not take others along
             log.exception("a reply could not be handled")
             self.abort()
@@ -187,6 +188,19 @@ class UpstreamConnection(asyncio.Protocol):
     def _lose(self, attempt: Attempt, *, is_http: bool) -> None:
         self.abort()
         attempt.reply_lost(self, is_http=is_http)
+
+    def _parsed(self, data: bytes) -> bool:
+        """Whether it is the reply's, up to its end."""
+        self.has_bytes = True
+        self._is_between_chunks = False
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._stays_open = False
+            return self.complete  # what follows a whole reply is not ours to judge
+        if not data.endswith(b"\r\n"):
+            self._is_between_chunks = False  # the next one's size may have begun
+        return True
 
     # --- the parser's side --------------------------------------------------------------
 
@@ -216,6 +230,12 @@ class UpstreamConnection(asyncio.Protocol):
             elif size == 16 and name.lower() == b"content-encoding":
                 self.is_encoded = True
 
+    def on_chunk_header(self) -> None:
+        self._is_between_chunks = False
+
+    def on_chunk_complete(self) -> None:
+        self._is_between_chunks = True
+
     def on_message_complete(self) -> None:
         if self.status < 200:  # 100, 102, 103: hints about a reply, not the reply
             self._reset()
@@ -225,11 +245,21 @@ class UpstreamConnection(asyncio.Protocol):
         self._stays_open = self._parser.should_keep_alive()
 
 
+class AllPools:
+    """What each pool knows of all of a gateway's."""
+
+    def __init__(self, *, idle_s: float, idle_max: int) -> None:
+        self.idle_s = idle_s
+        self.idle_max = idle_max
+        self.is_closed = False
+        self.open_count = 0  # those to forgotten nodes too
+
+
 class NodePool:
     """The connections to one incarnation of a node. A URL's path, if any, prefixes targets, and
     its fragment is the data-parallel rank that requests are for."""
 
-    def __init__(self, pools: "Pools", node_id: NodeId, url: str) -> None:
+    def __init__(self, pools: AllPools, node_id: NodeId, url: str) -> None:
         parts = urlsplit(url)
         self.node_id = node_id
         self.host = parts.hostname or ""
@@ -286,112 +316,3 @@ class NodePool:
         expired, self.idle[:stale] = self.idle[:stale], []
         for upstream in expired:
             upstream.close()
-
-
-class Dial:
-    """A connection being made for an attempt. After `cancel` the attempt hears nothing."""
-
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt: Attempt | None = attempt
-        self.task: asyncio.Task[None] | None = None
-
-    def cancel(self) -> None:
-        self._attempt = None
-        if self.task is not None:
-            self.task.cancel()
-
-    async def run(self, pool: NodePool, tls: ssl.SSLContext | None) -> None:
-        loop = asyncio.get_running_loop()
-        upstream = UpstreamConnection(pool)
-        try:
-            await loop.create_connection(lambda: upstream, pool.host, pool.port, ssl=tls)
-        except OSError:
-            upstream.forsake()
-            self._tell(lambda attempt: attempt.unreachable())
-        except asyncio.CancelledError:
-            upstream.forsake()
-            raise
-        else:
-            self._tell(lambda attempt: attempt.dialled(upstream))
-
-    def _tell(self, call: Callable[[Attempt], None]) -> None:
-        attempt, self._attempt = self._attempt, None
-        if attempt is None:
-            return
-        try:
-            call(attempt)
-        except Exception:  # the driver's outermost loop; the attempt has settled itself
-            log.exception("a connection could not be used")
-            attempt.crashed()
-
-
-class Pools:
-    """All connections to engines. Owns the tasks that dial; `close` ends both."""
-
-    def __init__(self, *, idle_s: float, idle_max: int) -> None:
-        self.idle_s = idle_s
-        self.idle_max = idle_max
-        self.is_closed = False
-        self.open_count = 0  # those to forgotten nodes too
-        self._nodes: dict[NodeId, NodePool] = {}
-        self._dials: dict[asyncio.Task[None], None] = {}
-        self._tls: ssl.SSLContext | None = None
-
-    def node(self, node_id: NodeId, url: str) -> NodePool:
-        """The pool of an incarnation."""
-        pool = self._nodes.get(node_id)
-        if pool is None:
-            pool = self._nodes[node_id] = NodePool(self, node_id, url)
-        return pool
-
-    def dial(self, pool: NodePool, attempt: Attempt) -> Dial:
-        """Begin a fresh connection; `attempt` is told of it, after this call has returned."""
-        dial = Dial(attempt)
-        task = asyncio.get_running_loop().create_task(dial.run(pool, self._tls_for(pool)))
-        dial.task = task
-        self._dials[task] = None
-        task.add_done_callback(self._dialled)
-        return dial
-
-    def forget(self, node_id: NodeId) -> None:
-        """An incarnation has ended: its idle connections close, running requests go on."""
-        pool = self._nodes.pop(node_id, None)
-        if pool is not None:
-            pool.is_forgotten = True  # nobody would sweep what its running requests put back
-            pool.expire(float("inf"))
-
-    def sweep(self, now_s: float) -> None:
-        """Close what was idle for too long, forget pools out of use."""
-        unused: list[NodeId] = []
-        for pool in self._nodes.values():
-            pool.expire(now_s - self.idle_s)
-            if not pool.open_count and now_s - pool.used_s > POOL_UNUSED_S:
-                unused.append(pool.node_id)
-        for node_id in unused:
-            del self._nodes[node_id]
-
-    async def close(self) -> None:
-        """Close what is idle, end what is being dialled."""
-        self.is_closed = True
-        for node_id in list(self._nodes):
-            self.forget(node_id)
-        dials = list(self._dials)
-        for task in dials:
-            task.cancel()
-        await asyncio.gather(*dials, return_exceptions=True)
-
-    @property
-    def idle_count(self) -> int:
-        return sum(len(pool.idle) for pool in self._nodes.values())
-
-    def _dialled(self, task: asyncio.Task[None]) -> None:
-        self._dials.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a dial failed", exc_info=error)
-
-    def _tls_for(self, pool: NodePool) -> ssl.SSLContext | None:
-        if not pool.is_tls:
-            return None
-        if self._tls is None:
-            self._tls = ssl.create_default_context()
-        return self._tls

@@ -13,8 +13,9 @@ import msgspec
 
 from pointsman.core.blocks import Prompt
 from pointsman.core.ids import BlockHash, NodeId
+from pointsman.gateway.pools import Dial, Pools
 from pointsman.gateway.samples import Sample, Samples
-from pointsman.gateway.upstream import Dial, NodePool, Pools, UpstreamConnection
+from pointsman.gateway.upstream import NodePool, UpstreamConnection
 
 Computed = Callable[[Prompt | None], None]
 """Told of each prompt that a node has computed, and None when it is over, whatever came of it."""

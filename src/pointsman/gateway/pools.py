@@ -1,0 +1,121 @@
+"""All connections to engines: one pool a node incarnation, and what is being dialled."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from pointsman.core.ids import NodeId
+from pointsman.gateway.upstream import AllPools, Attempt, NodePool, UpstreamConnection
+
+POOL_UNUSED_S: Final = 60.0
+"""A pool with nothing in it is forgotten after this long: incarnations never come back."""
+
+log = logging.getLogger(__name__)
+
+
+class Pools(AllPools):
+    """All connections to engines. Owns the tasks that dial; `close` ends both."""
+
+    def __init__(self, *, idle_s: float, idle_max: int) -> None:
+        super().__init__(idle_s=idle_s, idle_max=idle_max)
+        self._nodes: dict[NodeId, NodePool] = {}
+        self._dials: dict[asyncio.Task[None], None] = {}
+        self._tls: ssl.SSLContext | None = None
+
+    def node(self, node_id: NodeId, url: str) -> NodePool:
+        """The pool of an incarnation."""
+        pool = self._nodes.get(node_id)
+        if pool is None:
+            pool = self._nodes[node_id] = NodePool(self, node_id, url)
+        return pool
+
+    def dial(self, pool: NodePool, attempt: Attempt) -> "Dial":
+        """Begin a fresh connection; `attempt` is told of it, after this call has returned."""
+        dial = Dial(attempt)
+        task = asyncio.get_running_loop().create_task(dial.run(pool, self._tls_for(pool)))
+        dial.task = task
+        self._dials[task] = None
+        task.add_done_callback(self._dialled)
+        return dial
+
+    def forget(self, node_id: NodeId) -> None:
+        """An incarnation has ended: its idle connections close, running requests go on."""
+        pool = self._nodes.pop(node_id, None)
+        if pool is not None:
+            pool.is_forgotten = True  # nobody would sweep what its running requests put back
+            pool.expire(float("inf"))
+
+    def sweep(self, now_s: float) -> None:
+        """Close what was idle for too long, forget pools out of use."""
+        unused: list[NodeId] = []
+        for pool in self._nodes.values():
+            pool.expire(now_s - self.idle_s)
+            if not pool.open_count and now_s - pool.used_s > POOL_UNUSED_S:
+                unused.append(pool.node_id)
+        for node_id in unused:
+            del self._nodes[node_id]
+
+    async def close(self) -> None:
+        """Close what is idle, end what is being dialled."""
+        self.is_closed = True
+        for node_id in list(self._nodes):
+            self.forget(node_id)
+        dials = list(self._dials)
+        for task in dials:
+            task.cancel()
+        await asyncio.gather(*dials, return_exceptions=True)
+
+    @property
+    def idle_count(self) -> int:
+        return sum(len(pool.idle) for pool in self._nodes.values())
+
+    def _dialled(self, task: asyncio.Task[None]) -> None:
+        self._dials.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a dial failed", exc_info=error)
+
+    def _tls_for(self, pool: NodePool) -> ssl.SSLContext | None:
+        if not pool.is_tls:
+            return None
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
+
+
+class Dial:
+    """A connection being made for an attempt. After `cancel` the attempt hears nothing."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt: Attempt | None = attempt
+        self.task: asyncio.Task[None] | None = None
+
+    def cancel(self) -> None:
+        self._attempt = None
+        if self.task is not None:
+            self.task.cancel()
+
+    async def run(self, pool: NodePool, tls: ssl.SSLContext | None) -> None:
+        loop = asyncio.get_running_loop()
+        upstream = UpstreamConnection(pool)
+        try:
+            await loop.create_connection(lambda: upstream, pool.host, pool.port, ssl=tls)
+        except OSError:
+            upstream.forsake()
+            self._tell(lambda attempt: attempt.unreachable())
+        except asyncio.CancelledError:
+            upstream.forsake()
+            raise
+        else:
+            self._tell(lambda attempt: attempt.dialled(upstream))
+
+    def _tell(self, call: Callable[[Attempt], None]) -> None:
+        attempt, self._attempt = self._attempt, None
+        if attempt is None:
+            return
+        try:
+            call(attempt)
+        except Exception:  # the driver's outermost loop; the attempt has settled itself
+            log.exception("a connection could not be used")
+            attempt.crashed()
