@@ -22,6 +22,7 @@ from pointsman.core.blocks import TEXT_SCHEME, Namespace, Prompt, Scheme, Unit
 from pointsman.core.calibration import Calibration
 from pointsman.core.ids import BlockHash, NodeId, RequestId, Slot
 from pointsman.core.ledger import Ledger
+from pointsman.core.placement import NO_SEGMENTS, Footprint
 from pointsman.core.prefix import PrefixIndex
 
 TOKENS_16 = Scheme(Unit.TOKENS, 16)
@@ -126,10 +127,10 @@ def ledger() -> Iterator[Row]:
     for node in range(64):
         book.set_capacity(NodeId(node), 100_000)
         for n in range(50):
-            book.reserve(RequestId(f"{node}/{n}"), NodeId(node), 10)
+            book.reserve(RequestId(f"{node}/{n}"), NodeId(node), Footprint(10, NO_SEGMENTS))
 
     def lease() -> None:
-        book.reserve(request, NodeId(7), 10)
+        book.reserve(request, NodeId(7), Footprint(10, NO_SEGMENTS))
         book.commit(request)
         book.release(request)
 

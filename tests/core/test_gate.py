@@ -97,7 +97,7 @@ def test_a_held_decision_says_where_it_stands_and_how_full_it_is() -> None:
 def test_memory_counts_like_slots() -> None:
     driver = fleet("a", limit=100)
     driver.describe("a", kv_blocks=100)
-    arrive(driver, "big", "x" * 5_800, max_output_tokens=0)
+    arrive(driver, "big", "x" * 6_300, max_output_tokens=0)
     assert driver.scheduler.explain(request("x"), 0.0).load == pytest.approx(1.0, abs=0.02)
     assert isinstance(arrive(driver, "next"), Held)
 

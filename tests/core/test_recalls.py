@@ -59,8 +59,8 @@ def test_the_room_that_was_given_up_goes_to_the_urgent_and_not_back() -> None:
     driver = Driver()
     driver.ready("a", kv_blocks=100)
     for i in range(3):
-        driver.arrive(f"low{i}", "x" * 1_000, priority=LOW, max_output_tokens=100)
-    effects = driver.arrive("high", "y" * 3_500, priority=HIGH, max_output_tokens=100)
+        driver.arrive(f"low{i}", f"{i}" * 1_000, priority=LOW, max_output_tokens=100)
+    effects = driver.arrive("high", "y" * 4_500, priority=HIGH, max_output_tokens=100)
     assert isinstance(effects[0], Held)
     assert len(recalls(effects)) == 2
     first, second = recalls(effects)

@@ -79,6 +79,16 @@ class Admission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "priority is divided by. 0 lets length not count.",
         ),
     ] = _RULES.length_penalty
+    footprint_safety: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=4,
+            description="Times the output that a request is expected to hold on average, for which "
+            "KV blocks are reserved beside its prompt's. More leaves memory unused; less lets "
+            "engines run out of it, which then put requests out and compute them again.",
+        ),
+    ] = _RULES.footprint_safety
     wait_factor: Annotated[
         float,
         Meta(

@@ -22,6 +22,7 @@ Reading order, top-down; a file imports only from files below it:
     policies/      which node? one policy a file, and the catalog of them
     candidates     which nodes may serve it, and why the others may not
     cost           what would it cost there: one row a candidate, in seconds
+    footprint      what a request holds of a node's memory
     ledger         KV-block leases: reserve, commit, release
     residency      what each node is believed to hold of a prompt
     tiers          what engines keep outside of the GPU's memory
@@ -37,6 +38,7 @@ Reading order, top-down; a file imports only from files below it:
     engine_blocks  an engine's opaque block hashes -> our own chain
     calibration    engine speeds and output lengths, learned online
     prefix         prefix index: block hash -> set of nodes
+    pins           what running requests hold together of a node's memory
     placement      what a placement is made of: question, answer, bookings
     events         what step() is told and what it answers
     cache_events   what engines tell of their caches

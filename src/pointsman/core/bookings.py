@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 from pointsman.core.admission.load import Loads
 from pointsman.core.cluster import Cluster
 from pointsman.core.flight import Flight
+from pointsman.core.footprint import Footprints
 from pointsman.core.ids import RequestId
 from pointsman.core.ledger import Ledger
 from pointsman.core.node import Node
@@ -23,10 +24,17 @@ class Bookings:
     and residency it changes."""
 
     def __init__(
-        self, *, cluster: Cluster, ledger: Ledger, residency: Residency, loads: Loads
+        self,
+        *,
+        cluster: Cluster,
+        ledger: Ledger,
+        footprints: Footprints,
+        residency: Residency,
+        loads: Loads,
     ) -> None:
         self.cluster = cluster
         self.ledger = ledger
+        self.footprints = footprints
         self._residency = residency
         self._loads = loads
         self._flights: dict[RequestId, Flight] = {}
@@ -59,9 +67,18 @@ class Bookings:
     def _reserve(self, flight: Flight, now_s: float) -> None:
         """A lease, and a place in its node's counts."""
         request, node, row = flight.request, flight.node, flight.predicted
-        lease = self.ledger.reserve(request.id, node.id, row.kv_blocks)
+        demand = flight.demand
+        footprint = self.footprints.of(node, request.prompt, demand)
+        taken = self.ledger.reserve(request.id, node.id, footprint)
         node.book(request.id, flight.work, now_s)
-        self._loads.book(request, flight.demand.prompt_tokens, lease, row.work_s, now_s)
+        self._loads.book(
+            request,
+            node.id,
+            now_s,
+            prompt_tokens=demand.prompt_tokens,
+            blocks=taken,
+            prefill_s=row.work_s,
+        )
 
     def start(self, request_id: RequestId, now_s: float) -> Flight | None:
         """Its first byte is there. None if it is not in flight."""
@@ -76,10 +93,8 @@ class Bookings:
         """Give back what it has of its node, although nobody has told of its end. The KV blocks
         that are free now."""
         assert not flight.compensated, flight.request.id
-        lease = self.ledger.get(flight.request.id)
-        self._give_back(flight, now_s)
         flight.compensated = True
-        return 0 if lease is None else lease.blocks
+        return self._give_back(flight, now_s)
 
     def rebook(self, request_id: RequestId, now_s: float) -> bool:
         """Its first byte is there after all: if it was compensated and its node is still the same,
@@ -117,11 +132,13 @@ class Bookings:
             self._give_back(flight, now_s)
         return flight.credit if self.cluster.get(flight.node.id) is flight.node else None
 
-    def _give_back(self, flight: Flight, now_s: float) -> None:
+    def _give_back(self, flight: Flight, now_s: float) -> int:
+        """The KV blocks that are free by that."""
         request_id = flight.request.id
-        self.ledger.release(request_id)
+        freed = self.ledger.release(request_id)
         flight.node.unbook(request_id, flight.work, now_s)
-        self._loads.release(request_id, now_s)
+        self._loads.release(request_id, freed, now_s)
+        return freed
 
     # --- what is done later ------------------------------------------------------------
 

@@ -25,14 +25,10 @@ would be free, and a burst of siblings would compute their prefix once on every 
 
 from pointsman.core.calibration import Calibration
 from pointsman.core.ledger import Account, Ledger
-from pointsman.core.limits import FOOTPRINT_SAFETY, PREFILL_SHARE_MAX
+from pointsman.core.limits import PREFILL_SHARE_MAX
 from pointsman.core.node import Node
+from pointsman.core.placement import Footprint
 from pointsman.core.row import Row
-
-
-def footprint_blocks(new_tokens: int, output_tokens: int, block_tokens: int) -> int:
-    """KV blocks to reserve: shared prefix blocks are held by somebody else."""
-    return int((new_tokens + output_tokens) * FOOTPRINT_SAFETY) // block_tokens + 1
 
 
 def costs(
@@ -42,12 +38,14 @@ def costs(
     *,
     prompt: int,
     output: int,
+    footprint: Footprint,
     held: int = 0,
     restorable: int = 0,
     held_ahead: float = 0.0,
 ) -> Row:
-    """What a request of so many tokens would cost on `node`, whose index knows the first `held` of
-    them there, and its slower tiers the next `restorable`. Reads; changes nothing.
+    """What a request of so many tokens and this footprint would cost on `node`, whose index knows
+    the first `held` of them there, and its slower tiers the next `restorable`. Reads; changes
+    nothing.
 
     `held_ahead` requests get room there before it: without them in the price,
     everybody would wait for the fastest node, and a slower one would idle beside the queue.
@@ -68,8 +66,8 @@ def costs(
     decode_s = output * (step_s + sequence_s * batch + resident_s + per_sequence_s)
     uncached_s = prompt * (token_s + pair_s * prompt / 2)
     interruptions = 1 / (1 - min(node.prefill_share(now_s), PREFILL_SHARE_MAX))
-    blocks = footprint_blocks(new + restored, output, block)
     account = ledger.account(node.id)
+    blocks = account.needed(footprint) if hit else footprint.blocks
     fits = account.fits(blocks)
     return Row(
         node=node.name,

@@ -1,7 +1,8 @@
 """Ledger of KV blocks: what each node has promised to requests, before its engine says so.
 
 A lease is reserved when a request is placed, committed at its first token, and released
-once, however the request ends. Blocks are the node's own. Whether a lease still stands for
+once, however the request ends. Blocks are the node's own; those of a prefix that several
+requests hold are leased once, until the last of them is over. Whether a lease still stands for
 anything is not asked here, but in `audit`.
 
 A node whose capacity is unknown has room for everything. So has a node without leases: an
@@ -11,7 +12,8 @@ estimate above its whole capacity must not be refused for ever, so a lease is cu
 from typing import Final
 
 from pointsman.core.ids import NodeId, RequestId
-from pointsman.core.placement import Lease, LeaseState
+from pointsman.core.pins import Pins
+from pointsman.core.placement import NO_SEGMENTS, Footprint, Lease, LeaseState
 
 # Python 3.11 takes 0.1 us to look an enum's member up.
 _RESERVED: Final = LeaseState.RESERVED
@@ -33,39 +35,43 @@ class Ledger:
 
     # --- the life of a lease ---
 
-    def reserve(self, request_id: RequestId, node_id: NodeId, blocks: int) -> Lease:
-        """Lease `blocks` of the node, or all it has if that is less.
+    def reserve(self, request_id: RequestId, node_id: NodeId, footprint: Footprint) -> int:
+        """Lease that many blocks of the node, or all it has if that is less. How many are taken by
+        that: what others hold of the segments is taken already.
 
         Refuses nothing: `fits` is to be asked before. A request has one lease at a time.
         """
         assert request_id not in self._leases, request_id
-        assert blocks >= 0, blocks
-        account = self._account(node_id)
-        if account.capacity is not None and blocks > account.capacity:
-            blocks = account.capacity
-        lease = self._leases[request_id] = Lease(request_id, node_id, blocks, _RESERVED)
-        account.leased += blocks
+        account, segments = self._account(node_id), footprint.segments
+        own_blocks, capacity = footprint.blocks - segments.blocks, account.capacity
+        assert own_blocks >= 0, footprint
+        if capacity is not None and footprint.blocks > capacity:
+            own_blocks, segments = capacity, NO_SEGMENTS
+        self._leases[request_id] = Lease(request_id, node_id, own_blocks, segments, _RESERVED)
+        taken = own_blocks + account.pins.pin(segments)
+        account.leased += taken
         account.leases += 1
-        return lease
+        return taken
 
     def commit(self, request_id: RequestId) -> Lease | None:
         """The first token is there. Harmless twice; None if there is no such lease."""
         lease = self._leases.get(request_id)
         if lease is None or lease.state is _COMMITTED:
             return lease
-        lease = Lease(request_id, lease.node_id, lease.blocks, _COMMITTED)
+        lease = Lease(request_id, lease.node_id, lease.own_blocks, lease.segments, _COMMITTED)
         self._leases[request_id] = lease
         return lease
 
-    def release(self, request_id: RequestId) -> Lease | None:
-        """The request is over: its blocks are free. Harmless twice, then None."""
+    def release(self, request_id: RequestId) -> int:
+        """The request is over: what it alone held is free. How many blocks; harmless twice."""
         lease = self._leases.pop(request_id, None)
         if lease is None:
-            return None
+            return 0
         account = self._accounts[lease.node_id]
-        account.leased -= lease.blocks
+        freed = lease.own_blocks + account.pins.unpin(lease.segments)
+        account.leased -= freed
         account.leases -= 1
-        return lease
+        return freed
 
     # --- nodes ---
 
@@ -88,6 +94,13 @@ class Ledger:
         """The request's lease."""
         return self._leases.get(request_id)
 
+    def held_alone(self, request_id: RequestId) -> int:
+        """Blocks that would be free if the request ended now."""
+        lease = self._leases.get(request_id)
+        if lease is None:
+            return 0
+        return lease.own_blocks + self._accounts[lease.node_id].pins.held_once(lease.segments)
+
     def account(self, node_id: NodeId) -> "Account":
         """The node's side, to be read: of one that nothing is known of, an empty one."""
         account = self._accounts.get(node_id)
@@ -95,19 +108,19 @@ class Ledger:
 
     @property
     def reserved_blocks(self) -> int:
-        """Blocks of requests that have no token yet, over all nodes."""
+        """Blocks of requests that have no token yet, over all nodes, beside what is shared."""
         return self._blocks(_RESERVED)
 
     @property
     def committed_blocks(self) -> int:
-        """Blocks of requests that are past their first token, over all nodes."""
+        """The same of those past their first token."""
         return self._blocks(_COMMITTED)
 
     def __len__(self) -> int:
         return len(self._leases)
 
     def _blocks(self, state: LeaseState) -> int:
-        return sum(lease.blocks for lease in self._leases.values() if lease.state is state)
+        return sum(lease.own_blocks for lease in self._leases.values() if lease.state is state)
 
     def _account(self, node_id: NodeId) -> "Account":
         account = self._accounts.get(node_id)
@@ -121,9 +134,11 @@ class Ledger:
         counts = dict.fromkeys(self._accounts, 0)
         for request_id, lease in self._leases.items():
             assert lease.request_id == request_id, lease
-            blocks[lease.node_id] += lease.blocks
+            blocks[lease.node_id] += lease.own_blocks
             counts[lease.node_id] += 1
         accounts = self._accounts
+        for node_id, account in accounts.items():
+            blocks[node_id] += account.pins.blocks
         assert blocks == {node_id: account.leased for node_id, account in accounts.items()}
         assert counts == {node_id: account.leases for node_id, account in accounts.items()}
 
@@ -132,12 +147,17 @@ class Account:
     """One node's side of the ledger: its KV blocks, None if unknown, and those that are leased to
     how many requests. Changed by the ledger alone."""
 
-    __slots__ = ("capacity", "leased", "leases")
+    __slots__ = ("capacity", "leased", "leases", "pins")
 
     def __init__(self) -> None:
         self.capacity: int | None = None
         self.leased = 0
         self.leases = 0
+        self.pins = Pins()
+
+    def needed(self, footprint: Footprint) -> int:
+        """Blocks that it would take now, beside what others here hold with it."""
+        return footprint.blocks - self.pins.shared(footprint.segments)
 
     def fits(self, blocks: int) -> bool:
         """Whether a lease of so many may be reserved now."""

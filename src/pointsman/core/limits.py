@@ -95,9 +95,6 @@ PREFILL_MEMORY_S: Final = 40.0
 long as an answer, so that it is a forecast and not the last prefill's echo. 15 to 80 s serve
 about as well."""
 
-FOOTPRINT_SAFETY: Final = 1.1
-"""KV blocks reserved over the estimate: lengths are predictions."""
-
 NODE_CONCURRENCY_MAX: Final = 256
 """Requests in flight on one node when its own limit is unknown: vLLM's default max_num_seqs."""
 

@@ -90,12 +90,36 @@ class LeaseState(StrEnum):
     COMMITTED = "committed"  # its prefill is over: the blocks are taken
 
 
+class Segments(msgspec.Struct, frozen=True, gc=False):
+    """A prompt cut where others may part from it: the hash of each segment's end in the chain, and
+    the node's blocks up to there."""
+
+    marks: Sequence[BlockHash]
+    ends: Sequence[int]
+
+    @property
+    def blocks(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+
+NO_SEGMENTS = Segments((), ())
+
+
+class Footprint(msgspec.Struct, frozen=True, gc=False):
+    """KV blocks that a request holds while it runs, and those of them that it may share."""
+
+    blocks: int
+    segments: Segments
+
+
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """KV blocks of one node, promised to one request."""
+    """KV blocks of one node, promised to one request: its own, and its part in `segments`, which
+    others may hold as well."""
 
     request_id: RequestId
     node_id: NodeId
-    blocks: int
+    own_blocks: int
+    segments: Segments
     state: LeaseState
 
 

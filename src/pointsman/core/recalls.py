@@ -16,7 +16,6 @@ from typing import Final
 from pointsman.core.admission.retry_budget import RetryBudget
 from pointsman.core.bookings import Bookings
 from pointsman.core.candidates import matches
-from pointsman.core.cost import footprint_blocks
 from pointsman.core.events import RecallCause, Recalled
 from pointsman.core.flight import Flight
 from pointsman.core.limits import (
@@ -111,13 +110,12 @@ class Recalls:
     ) -> Sequence[Flight]:
         """Who must leave `node` before it has a slot and the memory; nobody if that is not
         enough, or somebody leaves already."""
-        blocks = footprint_blocks(demand.prompt_tokens, demand.output_tokens, node.block_tokens)
+        blocks = self._bookings.footprints.needed(node, request.prompt, demand)
         free, slots = self._ledger.account(node.id).free, node.concurrency_max - node.inflight
         leaving: list[Flight] = []
         for flight in self._by_loss(node, request, now_s):
-            lease = self._ledger.get(flight.request.id)
-            if free is not None and lease is not None:
-                free += lease.blocks
+            if free is not None:
+                free += self._ledger.held_alone(flight.request.id)
             leaving.append(flight)
             if slots + len(leaving) > 0 and (free is None or free >= blocks):
                 return leaving

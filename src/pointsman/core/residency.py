@@ -30,7 +30,8 @@ from pointsman.core.hot_prefixes import HotPrefixes
 from pointsman.core.ids import BlockHash, Slot
 from pointsman.core.limits import INDEX_BYTES_MAX
 from pointsman.core.node import Node
-from pointsman.core.placement import Credit
+from pointsman.core.pins import segments
+from pointsman.core.placement import NO_SEGMENTS, Credit, Segments
 from pointsman.core.prefix import PrefixIndex
 from pointsman.core.tiers import SlowerTiers
 from pointsman.core.told import Told
@@ -99,6 +100,16 @@ class Residency:
             return 0
         rest = prompt.chain(node.token_scheme)[held_tokens // node.block_tokens :]
         return self._slower.depth(node, rest) * node.block_tokens
+
+    def segments(self, node: Node, prompt: Prompt, prompt_tokens: int) -> Segments:
+        """What of `prompt` others may hold with it on `node`; nothing where an engine caches
+        nothing."""
+        if not node.cache_believed:
+            return NO_SEGMENTS
+        if prompt.token_count is not None:
+            return segments(prompt.chain(node.token_scheme), 1)
+        tokens_per_hash = prompt_tokens * TEXT_SCHEME.size / max(1, len(prompt.text))
+        return segments(prompt.chain(TEXT_SCHEME), tokens_per_hash / node.block_tokens)
 
     def blocks(self, node: Node) -> int:
         return sum(index.blocks(node.slot) for index in self._indexes)

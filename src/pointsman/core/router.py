@@ -12,9 +12,10 @@ from pointsman.core.admission.held import HeldQueue
 from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.candidates import eligible, exclusions, matches, shortlist
 from pointsman.core.cluster import Cluster
-from pointsman.core.cost import costs, footprint_blocks
+from pointsman.core.cost import costs
 from pointsman.core.decision import Ineligible
 from pointsman.core.errors import ANSWERS, Reason
+from pointsman.core.footprint import Footprints
 from pointsman.core.health import Health
 from pointsman.core.ids import ModelName, NodeId
 from pointsman.core.ledger import Ledger
@@ -36,6 +37,7 @@ class Router:
         cluster: Cluster,
         residency: Residency,
         ledger: Ledger,
+        footprints: Footprints,
         lengths: OutputLengths,
         ratios: TokenRatio,
         held: HeldQueue,
@@ -43,6 +45,7 @@ class Router:
         self._cluster = cluster
         self._residency = residency
         self._ledger = ledger
+        self._footprints = footprints
         self._lengths = lengths
         self._ratios = ratios
         self._held = held
@@ -96,6 +99,7 @@ class Router:
         """What it would cost on each of `nodes`."""
         rows: list[Row] = []
         prompt, output, ledger = demand.prompt_tokens, demand.output_tokens, self._ledger
+        footprints = self._footprints
         for node in nodes:
             held, restorable = hit_tokens(node, levels), 0
             if node.restore_share:
@@ -106,6 +110,7 @@ class Router:
                 now_s,
                 prompt=prompt,
                 output=output,
+                footprint=footprints.of(node, request.prompt, demand),
                 held=held,
                 restorable=restorable,
                 held_ahead=held_ahead,
@@ -173,13 +178,12 @@ class Router:
 
     def is_contended(self, request: Request, demand: Demand, now_s: float) -> bool:
         """Whether there are nodes for the request, and none would begin with it soon."""
-        ledger = self._ledger
+        ledger, footprints = self._ledger, self._footprints
         nodes = [node for node in self._cluster.serving(request.model) if matches(node, request)]
         for node in nodes:
             if node.inflight >= node.concurrency_max or node.queue_ahead_s(now_s) > ROOM_WAIT_S:
                 continue
-            blocks = footprint_blocks(demand.prompt_tokens, demand.output_tokens, node.block_tokens)
-            if ledger.account(node.id).fits(blocks):
+            if ledger.account(node.id).fits(footprints.needed(node, request.prompt, demand)):
                 return False
         return bool(nodes)
 

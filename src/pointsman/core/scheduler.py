@@ -301,6 +301,7 @@ class Scheduler(State):
     def _rules_changed(self, event: RulesChanged, now_s: float) -> list[Effect]:
         rules = event.rules
         self._admission.apply(rules)
+        self._footprints.safety = rules.admission.footprint_safety
         self._membership.go_by(rules)
         self._retries.apply(rules.retries)
         self.guard.apply(rules.retry_guard)

@@ -11,6 +11,7 @@ from pointsman.core.bookings import Bookings
 from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.cluster import Cluster
 from pointsman.core.events import ModelCard
+from pointsman.core.footprint import Footprints
 from pointsman.core.homes import Homes
 from pointsman.core.ids import NodeId
 from pointsman.core.judge import Judge
@@ -32,6 +33,8 @@ class State:
         self._homes = Homes(self._cluster)
         self._residency = Residency(options.index_bytes_max)
         self._ledger = Ledger()
+        safety = options.admission.footprint_safety
+        self._footprints = Footprints(self._residency, self._ledger, safety)
         self._lengths = OutputLengths()
         self._ratios = TokenRatio()
         self._admission = Admission(self._cluster, self._ledger, options)
@@ -41,6 +44,7 @@ class State:
             cluster=self._cluster,
             residency=self._residency,
             ledger=self._ledger,
+            footprints=self._footprints,
             lengths=self._lengths,
             ratios=self._ratios,
             held=self._held,
@@ -58,6 +62,7 @@ class State:
         self._bookings = Bookings(
             cluster=self._cluster,
             ledger=self._ledger,
+            footprints=self._footprints,
             residency=self._residency,
             loads=self._admission.loads,
         )

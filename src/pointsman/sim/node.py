@@ -162,6 +162,11 @@ class SimulatedNode:
         if self.engine is not None:
             self.engine.slow_down(self.slowdown)
 
+    @property
+    def preemptions(self) -> int:
+        """How often its engine has put a request out for lack of memory, since it started."""
+        return 0 if self.engine is None else self.engine.model.preemptions
+
     # --- telling -----------------------------------------------------------------------
 
     def signals(self) -> NodeSignals | None:

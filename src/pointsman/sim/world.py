@@ -131,6 +131,7 @@ class _World:
             series=self._sampler.series(),
             attempts=self._crowd.attempts,
             held=sum(gateway.scheduler.stats.held for gateway in self._gateways),
+            preemptions=sum(node.preemptions for node in self._nodes),
             decision_s=tuple(s for gateway in self._gateways for s in gateway.decision_s),
         )
 

@@ -53,7 +53,7 @@ class ReplayedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     `records` are in order of `index`; `input_tokens` there is the prompt, `cached_tokens` what
     the engine found cached. `attempts` counts placements: above the number of requests, some
-    were placed again.
+    were placed again. `preemptions` counts how often engines put a request out for lack of memory.
     """
 
     scenario: str
@@ -64,5 +64,6 @@ class ReplayedRun(msgspec.Struct, frozen=True, kw_only=True):
     series: Series = Series()
     attempts: int = 0
     held: int = 0
+    preemptions: int = 0
     wall_s: float = 0.0
     decision_s: tuple[float, ...] = ()

@@ -20,7 +20,6 @@ from pointsman.core.ids import ModelName, NodeId, RequestId
 from pointsman.core.ledger import Ledger
 from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_LOW, PRIORITY_NORMAL
 from pointsman.core.node import Node
-from pointsman.core.placement import Lease
 from pointsman.core.request import Request
 
 PARTS_MAX = 1_024
@@ -225,12 +224,19 @@ class Loads:
         return part
 
     def book(
-        self, request: Request, prompt_tokens: int, lease: Lease, prefill_s: float, now_s: float
+        self,
+        request: Request,
+        node_id: NodeId,
+        now_s: float,
+        *,
+        prompt_tokens: int,
+        blocks: int,
+        prefill_s: float,
     ) -> None:
-        """A request is placed, with this lease and so much prefill to come."""
+        """A request is placed, has taken so many blocks, and has so much prefill to come."""
         if self._version != self._cluster.version:
             self._regroup()
-        account, blocks = self._account(lease.node_id), lease.blocks
+        account = self._account(node_id)
         is_long = prompt_tokens >= self.long_tokens
         burden = _Burden(request.model, account, blocks, prefill_s, now_s)
         burden.priority, burden.is_long = request.priority, is_long
@@ -254,8 +260,8 @@ class Loads:
             held.prefills -= 1
         self.first_tokens.took(burden.model, now_s - burden.placed_s)
 
-    def release(self, request_id: RequestId, now_s: float) -> None:
-        """It is over. Harmless twice."""
+    def release(self, request_id: RequestId, freed_blocks: int, now_s: float) -> None:
+        """It is over, and so many blocks are free. Harmless twice."""
         burden = self._burdens.pop(request_id, None)
         if burden is None:
             return
@@ -266,6 +272,10 @@ class Loads:
             held.prefills -= burden.prefills
             if not held.inflight:
                 held.prefill_s = 0.0  # rounding does not add up
+        account, outlasting = burden.account, burden.blocks - freed_blocks
+        if outlasting:
+            for held in [account.all, *[part.all for part in account.parts]]:
+                held.blocks += outlasting  # what it shared is others' from here on
         if not burden.prefills:
             self.executions.took(burden.model, now_s - burden.placed_s)
 
@@ -301,9 +311,10 @@ class Loads:
 
     def check(self) -> None:
         """Every total is the sum of what the requests hold, and nothing is negative."""
-        for account in self._accounts.values():
+        for node_id, account in self._accounts.items():
             burdens = [b for b in self._burdens.values() if b.account is account]
-            _check(account.all, burdens)
+            if self._cluster.get(node_id) is not None:
+                _check(account.all, burdens, self._ledger.account(node_id).leased)
             _check(account.high, [b for b in burdens if b.priority >= PRIORITY_HIGH])
             _check(account.low, [b for b in burdens if b.priority <= PRIORITY_LOW])
             _check(account.long, [b for b in burdens if b.is_long])
@@ -315,7 +326,9 @@ class Loads:
             assert part.all.blocks == sum(a.all.blocks for a in accounts), part.all.blocks
 
 
-def _check(held: Holding, burdens: list[_Burden]) -> None:
+def _check(held: Holding, burdens: list[_Burden], blocks: int | None = None) -> None:
+    """What they took, unless something else is known of that."""
+    blocks = sum(burden.blocks for burden in burdens) if blocks is None else blocks
     assert held.inflight == len(burdens), (held.inflight, burdens)
-    assert held.blocks == sum(burden.blocks for burden in burdens), held.blocks
+    assert held.blocks == blocks, (held.blocks, blocks)
     assert abs(held.prefill_s - sum(b.prefill_s for b in burdens)) < 1e-3, held.prefill_s

@@ -154,6 +154,7 @@ METRICS: Mapping[str, Callable[[Seen], float | None]] = MappingProxyType(
         "amplification": _amplification,
         "load_deviation": lambda seen: load_deviation(seen.series),
         "waiting_max": lambda seen: _most(max(node.waiting) for node in seen.series.nodes),
+        "preemptions": lambda seen: float(seen.run.preemptions),
         "held_max": lambda seen: _most(seen.series.held),
     }
 )
