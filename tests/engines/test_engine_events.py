@@ -195,6 +195,17 @@ async def test_the_announced_sources_are_the_real_ports() -> None:
         assert source["topic"] == f"kv@127.0.0.1:{engine.port}@sim"
 
 
+async def test_the_topic_may_be_empty_as_vllms_own_default_is() -> None:
+    async with (
+        running_engine(kv_events_port=0, kv_events_topic="") as engine,
+        aiohttp.ClientSession(engine.url) as http,
+        http.get("/kv_event_sources") as response,
+    ):
+        assert (await response.json())["0"]["topic"] == ""
+        await ask(engine, "abc " * 40)
+        assert {frames[1] for frames in await replay(engine)} == {b""}
+
+
 async def test_a_malformed_replay_request_is_ignored() -> None:
     async with running_engine(kv_events_port=0) as engine:
         publisher = engine.engine.publisher

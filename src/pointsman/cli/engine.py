@@ -86,6 +86,11 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
     "X-data-parallel-rank names one.",
 )
 @click.option(
+    "--kv-events-topic",
+    metavar="TOPIC",
+    help='Topic of its KV events; vLLM\'s own default is "".  [default: kv@HOST:PORT@MODEL]',
+)
+@click.option(
     "--kv-events-encoding",
     type=click.Choice([encoding.value for encoding in EventEncoding]),
     default="map",

@@ -24,6 +24,7 @@ class HashKind(StrEnum):
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one simulated engine. A port of 0 takes any free one; None is a default.
 
+    kv_events_topic  the topic of its KV events; None: kv@HOST:PORT@MODEL
     speed            engine seconds per real second
     max_num_queued_reqs  requests (waiting + running) beyond which it answers 503; 0: no such limit
     data_parallel_size   engines behind the port, each with a cache and KV events of its own
@@ -40,6 +41,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int | None = None
     max_model_len: int | None = None
     kv_events_port: int | None = None
+    kv_events_topic: str | None = None
     kv_events_encoding: EventEncoding = EventEncoding.MAP
     kv_events_hashes: HashKind = HashKind.INT
     data_parallel_size: int = 1

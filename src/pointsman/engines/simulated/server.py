@@ -171,7 +171,9 @@ def _publishers(options: EngineOptions, port: int) -> Iterator[Sequence[EventPub
 
 
 def _publisher(options: EngineOptions, port: int, at: int, replay_at: int) -> EventPublisher:
-    topic = f"kv@{options.host}:{port}@{options.model}"
+    topic = options.kv_events_topic
+    if topic is None:
+        topic = f"kv@{options.host}:{port}@{options.model}"
     try:
         return EventPublisher(host=options.host, port=at, replay_port=replay_at, topic=topic)
     except zmq.ZMQError as error:
