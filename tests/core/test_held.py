@@ -182,7 +182,7 @@ def test_who_comes_back_has_lost_no_place_and_waits_from_now_on() -> None:
 
 def test_a_closed_gate_lets_those_above_it_pass() -> None:
     queue = HeldQueue()
-    queue.add(attempt("very long"), 0.0, prompt_tokens=40_000)
+    queue.add(attempt("very long"), 0.0, prompt_tokens=80_000)
     queue.add(attempt("normal"), 0.0)
     queue.add(attempt("high", priority=10), 0.0)
 

@@ -37,10 +37,11 @@ WAIT_MIN_S: Final = 10.0
 """The wait that a queue may promise: three times as long as a request takes to run, or what a
 burst of short ones needs. What would wait longer is told so at once (Little's law)."""
 
-LONG_CONTEXT_TOKENS: Final = 32_768
+LONG_CONTEXT_TOKENS: Final = 65_536
 LONG_CONTEXT_SHARE: Final = 0.5
-"""Prompts of 32k tokens and more may hold half of a model's nodes, so that a flood of them leaves
-the other half to the rest."""
+"""Prompts of 64k tokens and more may hold half of a model's nodes, so that a flood of them leaves
+the other half to the rest. A bound of 32k meets coding agents, whose prompts are mostly cached:
+their mean time to a first token doubled, and the p95 of conversations was 1.9 times as long."""
 
 
 FOOTPRINT_SAFETY = 1.2

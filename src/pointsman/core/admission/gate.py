@@ -4,7 +4,7 @@
     yellow [80 %]   low priority comes in up to its share of the nodes; what is beyond is refused
     red    [90 %]   whoever is new waits, and only high priority passes. The line is lower the
                     more high priority holds: as much more of it may come at once
-    very long       prompts of 32k tokens and more wait while they hold their share of the nodes
+    very long       prompts of 64k tokens and more wait while they hold their share of the nodes
 
 Shares are of the nodes that could serve the request (`load`). Each line is looked at before the
 request is added, so it is crossed once: what fits nowhere is routing's to find out. Nothing is
