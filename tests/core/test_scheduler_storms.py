@@ -1,7 +1,8 @@
 """The retry guard in the scheduler: what it is told of a request's life, and when it speaks."""
 
 from pointsman.core.errors import EndCause, FailureKind, Reason
-from pointsman.core.events import Held, Placed, Refused, RulesChanged
+from pointsman.core.events import Held, ModelCard, Placed, Refused, RulesChanged
+from pointsman.core.ids import ModelName
 from pointsman.core.limits import PRIORITY_HIGH, GuardRules, Rules
 from pointsman.core.options import SchedulerOptions
 from tests.support.driver import Driver
@@ -32,13 +33,27 @@ def test_an_early_repeat_is_refused_before_it_is_routed_and_waits_longer() -> No
     assert again.retry_after_s > first.retry_after_s
 
 
-def test_it_is_placed_as_soon_as_there_is_room() -> None:
+def test_it_is_placed_once_there_has_been_room_for_a_moment() -> None:
     driver = full()
     refusal(driver, "r1")
+    refusal(driver, "r2")
     driver.start("first")
     driver.settle("first")
-    (effect,) = driver.arrive("r2", "x", client="hasty")
+    assert refusal(driver, "r3").reason is Reason.RETRY_EARLY, "the gap is somebody else's"
+    driver.now_s += GuardRules().room_s + 0.1
+    (effect,) = driver.arrive("r4", "x", client="hasty")
     assert isinstance(effect, Placed)
+
+
+def test_where_another_model_has_no_room_is_no_reason() -> None:
+    driver = full()
+    driver.ready("b", models=(ModelCard(name=ModelName("other")),))
+    refusal(driver, "r1")
+    refusal(driver, "r2")
+    for number in range(3):
+        (effect,) = driver.arrive(f"other {number}", "x", client="hasty", model="other")
+        assert isinstance(effect, Placed)
+        driver.settle(f"other {number}", EndCause.CLIENT_GONE)
 
 
 def test_where_no_node_is_up_it_is_503_however_early() -> None:

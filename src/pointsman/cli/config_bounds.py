@@ -286,3 +286,13 @@ class RetryGuard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     strike_half_life_s: Annotated[
         Seconds, Meta(description="Seconds after which half of its haste is forgotten.")
     ] = _GUARD.strike_half_life_s
+    room_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=60,
+            description="Seconds for which some engine must have had room before who hurries gets "
+            "it. With 0 the gaps between others go to those who try most often; longer leaves "
+            "engines idle when only they are left.",
+        ),
+    ] = _GUARD.room_s

@@ -77,6 +77,7 @@ def guard_rules(config: Config) -> GuardRules:
         memory_s=guard.memory_s,
         penalty_s_max=guard.penalty_s_max,
         strike_half_life_s=guard.strike_half_life_s,
+        room_s=guard.room_s,
     )
 
 

@@ -218,12 +218,14 @@ class GuardRules(msgspec.Struct, frozen=True, kw_only=True):
     memory_s            how long a refusal is remembered, and with it what comes again
     penalty_s_max       the longest Retry-After that strikes lead to
     strike_half_life_s  after so long half of the strikes are forgotten
+    room_s              there must have been room for so long before who hurries gets it
     """
 
     enabled: bool = True
     memory_s: float = 120.0
     penalty_s_max: float = 30.0
     strike_half_life_s: float = 30.0
+    room_s: float = 1.0
 
 
 class Preemption(StrEnum):

@@ -10,8 +10,9 @@ again: the Retry-After that it was told, or a moment after its client gave up by
   many people.
 - A client is refused as a whole only where nearly all of what was turned away came back too early,
   or, where its requests all differ, what exceeds the rate that it had before by a half.
-- Strikes halve over time. Who waits as told is served as anybody, and while there is room
-  everybody is, so that no capacity is lost to a penalty.
+- Strikes halve over time. Who waits as told is served as anybody, and once there has been room
+  for a moment everybody is, so that no capacity is lost to a penalty. A gap that has only just
+  opened is for who waits, or has not been here before: there are many more repeats than gaps.
 
 Memory is bounded: the oldest is forgotten, which is mercy and no harm.
 """
@@ -26,6 +27,7 @@ from pointsman.core.admission.amplification import Amplification
 from pointsman.core.admission.pressure import Pressure, spread_s
 from pointsman.core.admission.remembered import Sender, TurnedAway
 from pointsman.core.errors import ANSWERS, EndCause, Reason
+from pointsman.core.ids import ModelName
 from pointsman.core.limits import (
     CLIENTS_REMEMBERED_MAX,
     REFUSALS_REMEMBERED_MAX,
@@ -48,6 +50,10 @@ _TIMEOUT: Final = EndCause.TIMEOUT
 
 _Key = tuple[str, int]
 
+_Place = tuple[ModelName, str | None]
+"""A model and the pool that was asked for. Both exist, or there would be no room to be short of:
+so there are no more of them than are configured."""
+
 
 class RetryGuard:
     """What was turned away lately, and by whom it was sent.
@@ -67,6 +73,7 @@ class RetryGuard:
         self._is_contended = is_contended
         self._rng = Random(f"retry guard {seed}")
         self._pressure = Pressure()
+        self._full_s: dict[_Place, float] = {}  # when there was last seen to be no room
         # A plain dict looks for its first key through all that were taken out before it.
         self._turned: OrderedDict[_Key, TurnedAway] = OrderedDict()  # in order of `noted_s`
         self._clients: OrderedDict[str, Sender] = OrderedDict()  # in order of last arrival
@@ -201,7 +208,12 @@ class RetryGuard:
         return Refusal(Reason.RETRY_STORM, ANSWERS[Reason.RETRY_STORM].message)
 
     def _punishes(self, request: Request, now_s: float) -> bool:
-        return self._rules.enabled and self._is_contended(request, now_s)
+        if not self._rules.enabled:
+            return False
+        place = request.model, request.pool
+        if self._is_contended(request, now_s):
+            self._full_s[place] = now_s
+        return now_s - self._full_s.get(place, _NEVER_S) <= self._rules.room_s
 
     # --- memory -------------------------------------------------------------------------
 
