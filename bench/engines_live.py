@@ -1,10 +1,14 @@
 """Does sending prompts where their prefix is cached pay off on real engines? Two vLLM servers.
 
-    python -m bench.engines_live [--groups 20] [--each 6] [--policy a,b,c]
+    python -m bench.engines_live [--groups 20] [--each 6] [--policy a,b,c] [--rate X]
 
 An 8-layer model of random weights on CPUs (`make engines`), prompts of which about 1,024 tokens
-are shared within a group; all policies in one run of `pointsman bench`, in front of the same two
-servers. What counts are the ratios: computing a prefix takes 2 s here, finding it cached 0.1 s.
+are shared within a group. What counts are the ratios: computing a prefix takes 2 s here, finding
+it cached 0.1 s.
+
+First a closed loop tells what the first policy can serve. Then each policy gets the same Poisson
+arrivals, at 0.85 of that: clients do not come later because a policy is slow. In a closed loop
+they do, which hides most of what is gained.
 """
 
 import argparse
@@ -20,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
+from pointsman.report.run import Run, decode_runs
 from tests.support.live_engines import LiveEngine, free_ports, make_model, vllm_servers
 
 HIDDEN, LAYERS = 768, 8
@@ -33,6 +38,10 @@ SETTINGS = (
     *("--kv-cache-memory-bytes", "256M"),
 )
 START_S_MAX = 120.0
+AT_ONCE = 4
+"""Requests under way while capacity is measured: two for each engine, which has one core."""
+LOAD = 0.85
+"""Of what the first policy can serve: a busy hour, without a queue that only grows."""
 
 
 def main() -> None:
@@ -46,15 +55,17 @@ def main() -> None:
                 engine.until_healthy()
             with _gateway(_configuration(folder, model, engines)) as (url, admin_url):
                 _warm_up(url)
-                runs = _bench(options, folder, url, admin_url)
-    _print(runs)
+                bench = Bench(options, folder, url, admin_url)
+                rate_rps = options.rate or LOAD * bench.capacity_rps()
+                runs = bench.open_loop(rate_rps)
+    _print(runs, rate_rps)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--groups", type=int, default=20, help="shared prefixes")
     parser.add_argument("--each", type=int, default=6, help="requests of each")
-    parser.add_argument("--concurrency", type=int, default=3)
+    parser.add_argument("--rate", type=float, help=f"per second [{LOAD} of what can be served]")
     parser.add_argument("--policy", default="round_robin,least_request,marginal_cost")
     parser.add_argument("--json", type=Path, help="keep the runs")
     return parser.parse_args()
@@ -109,16 +120,28 @@ def _warm_up(url: str) -> None:
         urllib.request.urlopen(request, timeout=120).close()
 
 
-def _bench(
-    options: argparse.Namespace, folder: Path, url: str, admin_url: str
-) -> list[dict[str, object]]:
-    trace, runs = folder / "trace.jsonl", options.json or folder / "runs.json"
-    trace.write_text("".join(_lines(options)))
-    words = ["bench", url, "--trace", trace, "--concurrency", options.concurrency]
-    words += ["--policy", options.policy, "--admin-url", admin_url, "--json", runs]
-    subprocess.run([sys.executable, "-m", "pointsman", *map(str, words)], check=True)
-    found: list[dict[str, object]] = json.loads(runs.read_text())["runs"]
-    return found
+class Bench:
+    """`pointsman bench` with one trace, as often as it is wanted."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path, url: str, admin_url: str) -> None:
+        self._policies = options.policy
+        self._runs = options.json or folder / "runs.json"
+        self._trace = folder / "trace.jsonl"
+        self._trace.write_text("".join(_lines(options)))
+        self._words = ("bench", url, "--trace", self._trace, "--admin-url", admin_url)
+
+    def capacity_rps(self) -> float:
+        """What the first policy serves while there is always enough to do."""
+        [run] = self._run(self._policies.partition(",")[0], "--concurrency", AT_ONCE)
+        return run.summary().throughput_rps
+
+    def open_loop(self, rate_rps: float) -> Sequence[Run]:
+        return self._run(self._policies, "--rate", f"{rate_rps:.2f}")
+
+    def _run(self, policies: str, *words: object) -> Sequence[Run]:
+        words = (*self._words, "--policy", policies, "--json", self._runs, *words)
+        subprocess.run([sys.executable, "-m", "pointsman", *map(str, words)], check=True)
+        return decode_runs(self._runs.read_bytes())
 
 
 def _lines(options: argparse.Namespace) -> Iterator[str]:
@@ -137,11 +160,17 @@ def _lines(options: argparse.Namespace) -> Iterator[str]:
         yield json.dumps(row) + "\n"
 
 
-def _print(runs: Sequence[dict[str, object]]) -> None:
-    means = {str(run["label"]): run["summary"]["ttft_s"]["mean"] for run in runs}  # type: ignore[index]  # JSON
-    *others, (name, ours) = means.items()
-    for other, mean_s in others:
-        print(f"mean time to first token, {name} / {other}: {ours / mean_s:.2f}")
+def _print(runs: Sequence[Run], rate_rps: float) -> None:
+    """What the last policy has of each other's times."""
+    print(f"{rate_rps:.2f} requests a second")
+    *others, ours = runs
+    for other in others:
+        mine, theirs = ours.summary().ttft_s, other.summary().ttft_s
+        ratios = ", ".join(
+            f"{name} {getattr(mine, name) / getattr(theirs, name):.2f}"
+            for name in ("mean", "p50", "p95")
+        )
+        print(f"time to first token, {ours.label} / {other.label}: {ratios}")
 
 
 if __name__ == "__main__":
