@@ -318,8 +318,4 @@ def to_wire(signals: NodeSignals) -> Signals:
 
 
 def from_wire(signals: Signals) -> NodeSignals:
-    values = zip(_SIGNALS, msgspec.structs.astuple(signals), strict=True)
-    return NodeSignals(**dict(values))
-
-
-_SIGNALS: Final = Signals.__struct_fields__
+    return msgspec.convert(signals, NodeSignals, from_attributes=True)
