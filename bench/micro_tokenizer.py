@@ -29,7 +29,7 @@ from pointsman.engines.tokenizer import (
     Fallback,
     FolderSource,
     ModelTokenizer,
-    Segments,
+    Pieces,
     TokenizerService,
     Workers,
     load,
@@ -60,7 +60,7 @@ def main() -> None:
 
 async def measure(folder: Path, turns: int, message_tokens: int) -> None:
     workers = Workers()
-    tokenizer = load(folder, Segments(64 * 1024 * 1024))
+    tokenizer = load(folder, Pieces(64 * 1024 * 1024))
     service = TokenizerService({MODEL: FolderSource(tokenizer, workers)}, list, _Uncounted())
     conversation = Conversation(message_tokens)
     gc.collect()

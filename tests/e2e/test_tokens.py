@@ -71,7 +71,7 @@ async def test_a_conversation_is_known_by_the_folders_ids(tmp_path: Path) -> Non
         assert made["hit_tokens"] > 0
         assert await metric(cluster, 'pointsman_tokenizer_tokens_total{result="remembered"}') > 0
         assert await metric(cluster, "pointsman_tokenizer_seconds_count") == 2
-        assert await metric(cluster, "pointsman_tokenizer_segments_bytes") > 0
+        assert await metric(cluster, "pointsman_tokenizer_pieces_bytes") > 0
 
 
 async def test_what_is_not_exact_goes_by_its_text_and_is_counted(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pointsman.control.doctor import Case, Check, Diagnosis, Finding, Severity, Target, examine
-from pointsman.engines.tokenizer import Segments, load
+from pointsman.engines.tokenizer import Pieces, load
 from tests.engines_live.conftest import Subject
 from tests.support.live_engines import LiveEngine, VllmServers
 
@@ -31,7 +31,7 @@ async def test_nothing_is_found_on_any_kind_of_engine(subject: Subject) -> None:
 async def test_two_vllm_servers_agree_with_our_token_ids(
     vllms: Sequence[LiveEngine], model: Path
 ) -> None:
-    tokenizers = {"tiny": load(model, Segments(0))}
+    tokenizers = {"tiny": load(model, Pieces(0))}
     found = await examine(Case(targets=targets(*vllms), tokenizers=tokenizers))
     assert telling(found) == []
 

@@ -29,7 +29,7 @@ from pointsman.control.doctor import (
 )
 from pointsman.core.policies import catalog
 from pointsman.engines.adapters.address import url_problem
-from pointsman.engines.tokenizer import ModelTokenizer, Segments, Unusable
+from pointsman.engines.tokenizer import ModelTokenizer, Pieces, Unusable
 
 KEY_VARIABLE = "POINTSMAN_API_KEY"
 
@@ -124,16 +124,16 @@ def _target(engine: Engine, index: int, config: Config) -> Target:
 
 
 def _tokenizers(config: Config) -> dict[str, ModelTokenizer | None]:
-    segments = Segments(0)
+    pieces = Pieces(0)
     try:
-        return {model.name: _tokenizer(model, segments) for model in config.models}
+        return {model.name: _tokenizer(model, pieces) for model in config.models}
     except Unusable as unusable:
         fail(f"a tokenizer cannot be used: {unusable}")
 
 
-def _tokenizer(model: Model, segments: Segments) -> ModelTokenizer | None:
+def _tokenizer(model: Model, pieces: Pieces) -> ModelTokenizer | None:
     """None asks the engine."""
-    return None if model.tokenizer == ENGINE else load_model(model, segments)
+    return None if model.tokenizer == ENGINE else load_model(model, pieces)
 
 
 def _address(option: str, url: str | None) -> str:

@@ -18,7 +18,7 @@ from pointsman.engines.tokenizer import (
     EngineSource,
     FolderSource,
     ModelTokenizer,
-    Segments,
+    Pieces,
     Source,
     TokenizerService,
     TokenizerState,
@@ -65,16 +65,16 @@ def _problem(model: Model, *, opens: bool) -> str:
     if not opens:
         return folder_problem(_folder(model), _template(model))
     try:
-        load_model(model, Segments(0))
+        load_model(model, Pieces(0))
     except Unusable as unusable:
         return str(unusable)
     return ""
 
 
-def load_model(model: Model, segments: Segments) -> ModelTokenizer:
+def load_model(model: Model, pieces: Pieces) -> ModelTokenizer:
     """The tokenizer of a model that has a folder. Raises Unusable."""
     chats = model.chat_template != NO_TEMPLATE
-    return load(_folder(model), segments, _template(model), chats=chats)
+    return load(_folder(model), pieces, _template(model), chats=chats)
 
 
 def _folder(model: Model) -> Path:
@@ -96,7 +96,7 @@ class Tokenizers:
         self._scheduler = scheduler
         self._serving: dict[ModelName, list[str]] = {}
         self._serving_until_s = 0.0
-        self._segments = Segments(config.limits.tokenizer_bytes_max)
+        self._pieces = Pieces(config.limits.tokenizer_bytes_max)
         self._engines = EngineSource(self._urls)
         self._asks_engines = any(model.tokenizer == ENGINE for model in config.models)
         self._workers: Workers | None = None
@@ -110,9 +110,9 @@ class Tokenizers:
 
     def state(self) -> TokenizerState:
         """Counts at one moment."""
-        workers, segments = self._workers, self._segments
+        workers, pieces = self._workers, self._pieces
         pending = 0 if workers is None else workers.pending
-        return TokenizerState(pending + self._engines.asked, len(segments), segments.bytes)
+        return TokenizerState(pending + self._engines.asked, len(pieces), pieces.bytes)
 
     async def run(self) -> None:
         """Until cancelled; over at once where no engine is to be asked."""
@@ -129,7 +129,7 @@ class Tokenizers:
         if model.tokenizer == ENGINE:
             return self._engines
         try:
-            return FolderSource(load_model(model, self._segments), workers)
+            return FolderSource(load_model(model, self._pieces), workers)
         except Unusable as unusable:
             raise Unusable(f"the tokenizer of {model.name}: {unusable}") from None
 

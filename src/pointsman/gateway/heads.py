@@ -14,7 +14,6 @@ from pointsman.core.errors import Reason
 
 Header = tuple[bytes, bytes]
 
-REQUEST_ID_CHARS_MAX: Final = 128
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._~:/+=@-]{1,128}")
 _HOST: Final = re.compile(rb"[A-Za-z0-9._~%:\[\]-]*")
 _HINT_PREFIX: Final = b"x-pointsman-"

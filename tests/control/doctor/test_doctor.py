@@ -37,7 +37,7 @@ import pytest
 from pointsman.cli.config import Admin, Config, Limits, Listen, Log
 from pointsman.control.doctor import Case, Check, Diagnosis, Finding, Severity, Target, examine
 from pointsman.engines.simulated import RunningEngine
-from pointsman.engines.tokenizer import ModelTokenizer, Segments, load
+from pointsman.engines.tokenizer import ModelTokenizer, Pieces, load
 from pointsman.wire.openai import Endpoint
 from tests.support import upstreams
 from tests.support.cluster import running_cluster
@@ -336,7 +336,7 @@ async def test_a_balancer_before_two_engines() -> None:
 
 
 async def test_the_wrong_tokenizer(tmp_path: Path) -> None:
-    ours = load(write_folder(tmp_path), Segments(0))
+    ours = load(write_folder(tmp_path), Pieces(0))
     async with running_engine(kv_events_port=0) as engine:
         found = telling(await diagnosis(engine.url, tokenizers={"sim": ours}))
         assert [(each.severity, each.check) for each in found] == [
@@ -345,8 +345,8 @@ async def test_the_wrong_tokenizer(tmp_path: Path) -> None:
 
 
 async def test_another_chat_template(tmp_path: Path) -> None:
-    ours = load(write_folder(tmp_path / "ours"), Segments(0))
-    theirs = load(write_folder(tmp_path / "theirs", template=INST), Segments(0))
+    ours = load(write_folder(tmp_path / "ours"), Pieces(0))
+    theirs = load(write_folder(tmp_path / "theirs", template=INST), Pieces(0))
     async with running_engine(kv_events_port=0) as engine:
         async with meddling_proxy(engine.url, instead={"/tokenize": tokenize(theirs)}) as url:
             tokenizers = {"sim": ours}
@@ -357,7 +357,7 @@ async def test_another_chat_template(tmp_path: Path) -> None:
 
 
 async def test_an_engine_that_cannot_tokenise(tmp_path: Path) -> None:
-    ours = load(write_folder(tmp_path), Segments(0))
+    ours = load(write_folder(tmp_path), Pieces(0))
     async with (
         running_engine(kv_events_port=0) as engine,
         meddling_proxy(engine.url, statuses={"/tokenize": 404}) as url,

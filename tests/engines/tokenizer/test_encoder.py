@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from pointsman.engines.tokenizer import encoder as encoder_module
 from pointsman.engines.tokenizer.encoder import Encoder, _marks
-from pointsman.engines.tokenizer.segments import Segments
+from pointsman.engines.tokenizer.pieces import Pieces
 from tests.support.tokenizers import KINDS, SPECIALS, byte_level, tokenizer_json
 
 WRITTEN = "".join([*SPECIALS, "<|tool|>", "<|call|>", "|></s", "word", "[UNK]"])
@@ -31,7 +31,7 @@ def pair(
     """The encoder, with its memory, and the tokenizer itself."""
     path = tmp_path_factory.mktemp(request.param) / "tokenizer.json"
     path.write_text(tokenizer_json(request.param), encoding="utf-8")
-    encoder = Encoder(path, Segments(20_000), template=WRITTEN)
+    encoder = Encoder(path, Pieces(20_000), template=WRITTEN)
     return encoder, Tokenizer.from_file(str(path))
 
 
@@ -76,12 +76,12 @@ def test_a_turn_encodes_only_what_is_new(tmp_path: Path) -> None:
 
 
 def test_two_tokenizers_with_one_memory_give_their_own_ids(tmp_path: Path) -> None:
-    segments = Segments(1_000_000)
+    pieces = Pieces(1_000_000)
     text = "<|im_start|>user\nThe train leaves.<|im_end|>\n"
     for kind in ("byte_level", "unigram", "byte_level", "unigram"):
         path = tmp_path / f"{kind}.json"
         path.write_text(tokenizer_json(kind), encoding="utf-8")
-        encoder = Encoder(path, segments, template=WRITTEN)
+        encoder = Encoder(path, pieces, template=WRITTEN)
         whole = Tokenizer.from_file(str(path)).encode(text, add_special_tokens=False).ids
         assert list(encoder.encode(text, special_tokens=False).tokens) == whole
 
@@ -94,14 +94,14 @@ def test_a_tokenizer_that_is_not_foreseen_is_not_cut_for(
     tokenizer = byte_level()
     tokenizer.add_special_tokens([AddedToken("x <|im_start|>", special=True)])
     tokenizer.save(str(path))
-    assert Encoder(path, Segments(0), template=WRITTEN)._mark is None
+    assert Encoder(path, Pieces(0), template=WRITTEN)._mark is None
 
 
 def test_special_tokens_are_the_tokenizers_or_those_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(tokenizer_json("byte_level_template"), encoding="utf-8")
     ids = Tokenizer.from_file(str(path)).token_to_id
-    own = Encoder(path, Segments(10_000))
+    own = Encoder(path, Pieces(10_000))
     assert list(own.encode("", special_tokens=True).tokens) == [ids("<s>"), ids("</s>")]
     assert list(own.encode("", special_tokens=False).tokens) == []
 
@@ -121,18 +121,18 @@ def test_only_safe_tokens_are_cut_at() -> None:
 
 
 def test_a_text_of_nothing_but_marks_is_taken_whole(tmp_path: Path) -> None:
-    segments = Segments(100_000_000)
-    encoder = _encoder(tmp_path, segments)
+    pieces = Pieces(100_000_000)
+    encoder = _encoder(tmp_path, pieces)
     encoded = encoder.encode("<s>" * 40_000, special_tokens=False)
     assert len(encoded.tokens) == 40_000
-    assert len(segments) == 1
+    assert len(pieces) == 1
 
 
 def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text("{}")
     with pytest.raises(ValueError, match="is no tokenizer"):
-        Encoder(path, Segments(0))
+        Encoder(path, Pieces(0))
 
 
 def test_a_random_tokenizer_is_refused(tmp_path: Path) -> None:
@@ -140,11 +140,11 @@ def test_a_random_tokenizer_is_refused(tmp_path: Path) -> None:
     tokenizer.model.dropout = 0.1
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ValueError, match="dropout"):
-        Encoder(tmp_path / "tokenizer.json", Segments(0))
+        Encoder(tmp_path / "tokenizer.json", Pieces(0))
 
 
-def _encoder(folder: Path, segments: Segments | None = None, **options: object) -> Encoder:
+def _encoder(folder: Path, pieces: Pieces | None = None, **options: object) -> Encoder:
     path = folder / "tokenizer.json"
     path.write_text(tokenizer_json("byte_level"), encoding="utf-8")
-    segments = Segments(100_000) if segments is None else segments
-    return Encoder(path, segments, template=WRITTEN, **options)  # type: ignore[arg-type]  # a test's shorthand
+    pieces = Pieces(100_000) if pieces is None else pieces
+    return Encoder(path, pieces, template=WRITTEN, **options)  # type: ignore[arg-type]  # a test's shorthand

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from pointsman.engines.tokenizer import ModelTokenizer, Segments, Unusable, folder
+from pointsman.engines.tokenizer import ModelTokenizer, Pieces, Unusable, folder
 from pointsman.engines.tokenizer.fallback import Fallback, Inexact
 from pointsman.wire.openai import Endpoint
 from tests.support.tokenizers import byte_level, with_template, write_folder
@@ -18,7 +18,7 @@ HELLO = {"messages": [{"role": "user", "content": "hi"}]}
 
 
 def load(path: Path, template: Path | None = None) -> ModelTokenizer:
-    return folder.load(path, Segments(1_000_000), template)
+    return folder.load(path, Pieces(1_000_000), template)
 
 
 def text(path: Path, body: dict[str, Any] = HELLO, template: Path | None = None) -> str:
@@ -73,7 +73,7 @@ def test_a_model_without_a_template_serves_completions(tmp_path: Path) -> None:
     write_folder(tmp_path, template=None)
     with pytest.raises(Unusable, match="has no chat template"):
         load(tmp_path)
-    made = folder.load(tmp_path, Segments(0), chats=False)
+    made = folder.load(tmp_path, Pieces(0), chats=False)
     assert made.tokens(Endpoint.COMPLETIONS, b'{"prompt": "hi"}').tokens
     with pytest.raises(Inexact) as caught:
         made.tokens(Endpoint.CHAT, json.dumps(HELLO).encode())

@@ -16,7 +16,7 @@ from pointsman.engines.tokenizer import (
     Fallback,
     FolderSource,
     ModelTokenizer,
-    Segments,
+    Pieces,
     Source,
     TokenizerService,
     Workers,
@@ -87,7 +87,7 @@ async def workers() -> AsyncIterator[Workers]:
 
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> ModelTokenizer:
-    return load(write_folder(tmp_path), Segments(1_000_000))
+    return load(write_folder(tmp_path), Pieces(1_000_000))
 
 
 def body(words: int = 1, **fields: Any) -> bytes:

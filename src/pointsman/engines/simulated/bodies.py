@@ -16,8 +16,6 @@ OUTPUT_TOKENS_DEFAULT = 16  # of a request that names no limit: it ends by itsel
 CHOICES_MAX = 256  # prompts times n
 _NULL = Raw(b"null")
 
-Tokens = "array[int]"
-
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """A generating request, whatever its route. `output_tokens` None: it names no limit."""

@@ -8,7 +8,7 @@ Reading order, along a prompt's way:
     model          a body's route decides what is rendered
     chat           a body as the values that a template is given
     template       the chat template, sandboxed
-    encoder        text to ids, piece by piece; `segments` remembers the pieces
+    encoder        text to ids, piece by piece; `pieces` remembers the pieces
     folder         a model's files
     fallback       why a prompt is known by its text after all
     encoded        what encoding gives
@@ -23,7 +23,7 @@ from pointsman.engines.tokenizer.engine_source import EngineSource
 from pointsman.engines.tokenizer.fallback import Fallback
 from pointsman.engines.tokenizer.folder import Unusable, load, problem
 from pointsman.engines.tokenizer.model import ModelTokenizer
-from pointsman.engines.tokenizer.segments import Segments
+from pointsman.engines.tokenizer.pieces import Pieces
 from pointsman.engines.tokenizer.service import (
     TokenizerObserver,
     TokenizerService,
@@ -37,7 +37,7 @@ __all__ = [
     "Fallback",
     "FolderSource",
     "ModelTokenizer",
-    "Segments",
+    "Pieces",
     "Source",
     "TokenizerObserver",
     "TokenizerService",

@@ -3,7 +3,7 @@
 An added token such as `<|im_start|>` is found in a text before anything else happens to it,
 and the text on either side of it is normalised, split and merged on its own. So a text may
 be cut before each such token, and the ids of the pieces, one after the other, are those of the
-whole; `Segments` remembers them. That holds for a token of which no other added token can
+whole; `Pieces` remembers them. That holds for a token of which no other added token can
 swallow a part or the surroundings (`_marks`), and only those that the chat template writes
 are looked for: they are where messages begin and end.
 
@@ -20,7 +20,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from pointsman.engines.tokenizer.encoded import Encoded
-from pointsman.engines.tokenizer.segments import Segments
+from pointsman.engines.tokenizer.pieces import Pieces
 
 # A batch must not take the cores from the event loop: the threads are our own.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -43,7 +43,7 @@ class Encoder:
     def __init__(
         self,
         path: Path,
-        segments: Segments,
+        pieces: Pieces,
         *,
         template: str = "",
         added: Iterable[Mapping[str, Any]] = (),
@@ -57,7 +57,7 @@ class Encoder:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._add_missing(added)
-        self._segments, self._owner = segments, segments.new_owner()
+        self._pieces, self._owner = pieces, pieces.new_owner()
         marks = _marks(self._tokenizer.get_added_tokens_decoder().values(), template)
         self._mark = re.compile("|".join(map(re.escape, marks))) if marks else None
         if not self._may_cut(marks):
@@ -67,7 +67,7 @@ class Encoder:
     def encode(self, text: str, *, special_tokens: bool) -> Encoded:
         """The ids of `text`; `special_tokens` are those that a tokenizer adds by itself."""
         texts = self._cut(text)
-        found = self._segments.find(self._owner, texts)
+        found = self._pieces.find(self._owner, texts)
         missing = [text for text, tokens in zip(texts, found, strict=True) if tokens is None]
         remembered = sum(len(tokens) for tokens in found if tokens is not None) // _TOKEN_BYTES
         computed = self._compute(missing)
@@ -84,7 +84,7 @@ class Encoder:
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         computed = [array("q", encoding.ids).tobytes() for encoding in encodings]
         for text, tokens in zip(texts, computed, strict=True):
-            self._segments.keep(self._owner, text, tokens)
+            self._pieces.keep(self._owner, text, tokens)
         computed.reverse()
         return computed
 
@@ -104,8 +104,8 @@ class Encoder:
         for tokenizers of a kind that is not foreseen here."""
         text = "".join(f"{mark} Ab1\n {mark}é  x {mark}" for mark in marks)
         whole: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        pieces = self._tokenizer.encode_batch(self._cut(text), add_special_tokens=False)
-        return whole == [number for piece in pieces for number in piece.ids]
+        encoded = self._tokenizer.encode_batch(self._cut(text), add_special_tokens=False)
+        return whole == [number for piece in encoded for number in piece.ids]
 
     def _add_missing(self, added: Iterable[Mapping[str, Any]]) -> None:
         """Added tokens of tokenizer_config.json that tokenizer.json lacks, as transformers."""

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from pointsman.engines.tokenizer.model import ModelTokenizer, Templates
-from pointsman.engines.tokenizer.segments import Segments
+from pointsman.engines.tokenizer.pieces import Pieces
 
 PACKAGES = ("jinja2", "tokenizers")
 REMEDY = "pip install 'pointsman[tokenizer]'"
@@ -48,7 +48,7 @@ def problem(folder: Path, template: Path | None = None) -> str:
 
 
 def load(
-    folder: Path, segments: Segments, template: Path | None = None, *, chats: bool = True
+    folder: Path, pieces: Pieces, template: Path | None = None, *, chats: bool = True
 ) -> ModelTokenizer:
     """The tokenizer of a model. `template` replaces the folder's own, as vLLM's
     --chat-template does; without `chats` none is needed. Raises Unusable."""
@@ -72,7 +72,7 @@ def load(
     try:
         encoder = Encoder(
             path,
-            segments,
+            pieces,
             template=written,
             added=_added(config, special),
         )

@@ -30,8 +30,8 @@ class TokenizerState(msgspec.Struct, frozen=True):
     """Counts at one moment: prompts under way, and the pieces that are remembered."""
 
     pending: int
-    segments: int
-    segments_bytes: int
+    pieces: int
+    pieces_bytes: int
 
 
 class TokenizerObserver(Protocol):

@@ -14,7 +14,7 @@ _ENTRY_BYTES = 264
 Key = tuple[int, str]
 
 
-class Segments:
+class Pieces:
     """Text -> its token ids, 8 bytes each, of several tokenizers under one cap in bytes.
 
     Every tokenizer takes an `owner` number, for the same text has other ids in another. Shared
