@@ -97,7 +97,6 @@ def test_init_overwrites_only_when_told(tmp_path: Path) -> None:
     [
         ((), "no engines"),
         (("--engine", "10.0.0.7:8000"), "did you mean http://10.0.0.7:8000?"),
-        (("--engine", "http://a:1", "--workers", "4"), "--workers 4"),
         (("-c", "/nowhere/p.yaml"), "no such file"),
         (("--engine", "http://a:1", "--policy", "fastest"), "fastest"),
         (("--engine", "http://a:1", "--engine", "http://a:1/"), "is engines[0] already"),

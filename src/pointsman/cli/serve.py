@@ -73,14 +73,6 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or configuration, or a
     "--admin-port", type=PORT, metavar="PORT", help="Port of the admin plane.  [default: 8081]"
 )
 @click.option(
-    "--workers",
-    type=int,
-    metavar="N",
-    default=1,
-    show_default=True,
-    help="Gateway processes; only 1 for now.",
-)
-@click.option(
     "--access-log",
     metavar="FILE",
     help="One JSON line a request: stdout, none, or a file.  [default: stdout]",
@@ -90,7 +82,6 @@ def serve(
     engines: tuple[str, ...],
     model: str | None,
     tokenizers: tuple[str, ...],
-    workers: int,
     **options: object,
 ) -> None:
     """Serve an OpenAI-compatible API in front of inference engines.
@@ -98,8 +89,6 @@ def serve(
     Options win over the configuration file; --engine adds to its engines. SIGTERM and Ctrl-C
     drain: running requests finish, new ones are refused with 503. A second one cuts them off.
     """
-    if workers != 1:
-        fail(f"--workers {workers}: one process serves for now; leave it out or give 1")
     if file is None and not engines:
         fail("no engines: give --engine URL or -c FILE; `pointsman up` brings its own")
     for url in engines:

@@ -124,11 +124,6 @@ class Calibration:
         """Mean of |observed / predicted - 1| of recent first tokens; None before the first."""
         return self._prefill.error
 
-    @property
-    def step_error(self) -> float | None:
-        """The same of decode steps."""
-        return self._decode.error
-
 
 def _is_sane(fit: Fit) -> bool:
     error = fit.error
