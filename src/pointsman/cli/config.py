@@ -265,7 +265,8 @@ class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(
             description="One JSON line for each request: stdout, none, or a file's path. "
-            "Costs a few microseconds a request; never holds prompts, answers or keys."
+            "Costs a few microseconds a request; never holds prompts, answers or keys. A file is "
+            "only added to: rotate it with copytruncate."
         ),
     ] = "stdout"
     decisions: Annotated[
