@@ -51,6 +51,7 @@ from pointsman.telemetry.cluster_metrics import ClusterMetrics, StateMetrics
 from pointsman.telemetry.collector_metrics import CollectorMetrics
 from pointsman.telemetry.decisions import DecisionRing
 from pointsman.telemetry.metrics import RequestMetrics
+from pointsman.telemetry.reader import MessageHandler
 from pointsman.telemetry.reload_metrics import ReloadMetrics
 from pointsman.wire.openai import BadRequest, endpoint_of
 
@@ -276,7 +277,7 @@ class _Observer:
 def set_up_logging(level: str) -> None:
     """Messages to stderr; the access log is another thing, on stdout."""
     logging.basicConfig(
-        stream=sys.stderr,
+        handlers=[MessageHandler(sys.stderr)],
         level=level.upper(),
         format="%(asctime)s %(levelname)-7s %(message)s",
         datefmt="%H:%M:%S",

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import os
 import select
-import stat
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import msgspec
 
 from pointsman.core.errors import EndCause, Reason
 from pointsman.core.ids import ModelName, NodeName, RequestId
+from pointsman.telemetry.reader import poll_of
 from pointsman.telemetry.record import RequestRecord
 
 FLUSH_S = 0.2
@@ -87,7 +87,7 @@ class AccessLog:
         self._lines_lost = 0
         self._loses = False
         self._has_begun_line = False  # a part of the first line is written
-        self._poll = _poll(stream)
+        self._poll = poll_of(stream)
 
     def state(self) -> AccessLogState:
         return AccessLogState(self._lines_lost)
@@ -189,20 +189,6 @@ class AccessLog:
                 second,
             )
         return f"{self._second[0]}.{int((now_s - second) * 1_000):03d}Z"
-
-
-def _poll(stream: BinaryIO) -> "select.poll | None":
-    """Asks whether PIPE_BUF bytes can be written without waiting for a reader; None for a file,
-    which has none."""
-    try:
-        descriptor = stream.fileno()
-    except OSError:  # in memory
-        return None
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return None
-    poll = select.poll()
-    poll.register(descriptor, select.POLLOUT)
-    return poll
 
 
 def open_stream(target: str) -> BinaryIO:
