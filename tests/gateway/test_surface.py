@@ -318,12 +318,15 @@ async def test_hop_by_hop_and_private_headers_stay_here() -> None:
 
 async def test_an_engines_hop_by_hop_headers_stay_there() -> None:
     async def chatty(served: Served) -> None:
-        await served.reply(200, OK_BODY, "Keep-Alive: timeout=5", "Connection: keep-alive")
+        named = ("X-Named: hop", "Connection: keep-alive, x-named", "X-Other: stays")
+        await served.reply(200, OK_BODY, "Keep-Alive: timeout=5", *named)
 
     async with rig(chatty) as it:
         answer = await it.ask(post())
         assert answer.header("keep-alive") is None
         assert answer.header("connection") is None
+        assert answer.header("x-named") is None, "RFC 9110 section 7.6.1"
+        assert answer.header("x-other") == "stays"
 
 
 @pytest.mark.parametrize("body", [BODY, STREAM])

@@ -116,8 +116,7 @@ class RequestHead:
                 self._take(lower, value)
         if hosts != 1 and (hosts > 1 or not self.is_http_10):
             raise BadHead(Reason.BAD_REQUEST, "Send exactly one Host header.")
-        if named_hops and named_hops.lower() not in _PERSISTENCE:
-            self._drop_named(named_hops)
+        self.forward = _without_named(forward, named_hops)
 
     def _take(self, lower: bytes, value: bytes) -> None:
         match lower:
@@ -164,16 +163,19 @@ class RequestHead:
             self.hints = {}
         self.hints[lower[len(_HINT_PREFIX) :]] = value
 
-    def _drop_named(self, connection: bytes) -> None:
-        """Fields that Connection names are hop-by-hop too."""
-        named = {name.strip().lower() for name in connection.split(b",")}
-        pieces = self.forward
-        self.forward = [
-            piece
-            for at in range(0, len(pieces), 4)
-            if pieces[at].lower() not in named
-            for piece in pieces[at : at + 4]
-        ]
+
+def _without_named(pieces: list[bytes], named_hops: bytes) -> list[bytes]:
+    """Fields that Connection names are hop-by-hop, too. `named_hops` are its values, each behind
+    a comma."""
+    if not named_hops or named_hops.lower() in _PERSISTENCE:
+        return pieces
+    named = {name.strip().lower() for name in named_hops.split(b",")}
+    return [
+        piece
+        for at in range(0, len(pieces), 4)
+        if pieces[at].lower() not in named
+        for piece in pieces[at : at + 4]
+    ]
 
 
 @lru_cache(maxsize=256)
@@ -240,13 +242,16 @@ def reply_pieces(
     an origin that is allowed twice.
     """
     pieces: list[bytes] = []
+    named_hops = b""
     for name, value in headers:
         lower = name.lower()
         if lower in _REPLY_DROPPED or (is_stream and lower in _STREAM_FIELDS):
+            if lower == b"connection":
+                named_hops += b"," + value
             continue
         if lower.startswith(_HINT_PREFIX) or (has_cors and lower.startswith(_CORS_PREFIX)):
             continue
         if has_limits and lower.startswith(_LIMITS_PREFIX):
             continue
         pieces += (name, b": ", value, b"\r\n")
-    return pieces
+    return _without_named(pieces, named_hops)
