@@ -54,6 +54,17 @@ def test_a_key_of_ones_own_is_read_from_stdin() -> None:
     assert key not in out
 
 
+def test_a_key_that_is_typed_is_asked_for_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pointsman.cli.keys._is_terminal", lambda: True)
+    key = "my-own-key-with-enough-letters"
+    code, out, err = run("keys", "hash", "team-a", stdin=key + "\n")
+    assert code == 0
+    assert "The key:" in err
+    assert out.startswith("keys:"), "the entry alone"
+    assert hashlib.sha256(key.encode()).hexdigest() in out
+    assert key not in out + err
+
+
 def test_keys_that_can_be_guessed_and_names_that_are_none_are_refused() -> None:
     code, _, err = run("keys", "hash", "team-a", stdin="hunter2\n")
     assert code == 2

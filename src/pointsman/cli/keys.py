@@ -44,13 +44,22 @@ def hash_(name: str) -> None:
     It is never an argument: those are seen by every user of the machine.
     """
     _check(name)
-    key = sys.stdin.readline().strip()
+    key = _asked_for() if _is_terminal() else sys.stdin.readline().strip()
     if len(key) < KEY_CHARS_MIN:
         raise click.UsageError(
             f"A key of {len(key)} characters can be guessed; {KEY_CHARS_MIN} random ones are "
             "needed. Remedy: pointsman keys new NAME."
         )
     _show_entry(name, key)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _asked_for() -> str:
+    """Typed by somebody, unseen."""
+    return str(click.prompt("The key", hide_input=True, err=True)).strip()
 
 
 def _check(name: str) -> None:
