@@ -157,26 +157,27 @@ class SseScanner:
 class _TextFrame:
     """What stands around the text of a stream's plain chunks."""
 
-    __slots__ = ("_head", "_head_bytes", "_learned", "_line_end", "_tail", "_tail_bytes")
+    __slots__ = ("_frame_bytes", "_head", "_head_bytes", "_learned", "_tail", "_tail_bytes")
 
     def __init__(self) -> None:
-        self._head = self._tail = b"\xff"  # fits nothing
-        self._head_bytes = self._tail_bytes = self._line_end = 0
+        self._head = self._tail = b""
+        self._head_bytes = self._tail_bytes = 0
+        self._frame_bytes = 1 << 60  # so nothing fits
         self._learned = 0
 
     def fits(self, chunk: bytes) -> bool:
         """Whether `chunk` is one event that differs from the learned one in its text alone.
 
-        The tail begins with the quote that ends the text: it must be the first one after the
-        head, and no line may end before the tail's. So no mark can hide in the text.
+        The tail begins with the quote that ends the text: there must be none before it, and no
+        line may end there. So no mark can hide in the text.
         """
+        size = len(chunk)
+        if size < self._frame_bytes:
+            return False
         if not (chunk.startswith(self._head) and chunk.endswith(self._tail)):
             return False
-        tail_start = len(chunk) - self._tail_bytes
-        return (
-            chunk.find(b'"', self._head_bytes) == tail_start
-            and chunk.find(b"\n", self._head_bytes) == tail_start + self._line_end
-        )
+        text = chunk[self._head_bytes : size - self._tail_bytes]
+        return _QUOTE not in text and _LINE_FEED not in text
 
     def learn(self, chunk: bytes, events: int) -> None:
         """Remember the frame of a plain chunk of one event, if that has a text.
@@ -194,9 +195,12 @@ class _TextFrame:
             return
         self._head, self._tail = chunk[: text.start(1)], chunk[text.end(1) :]
         self._head_bytes, self._tail_bytes = len(self._head), len(self._tail)
-        self._line_end = line_end - text.end(1)
+        self._frame_bytes = self._head_bytes + self._tail_bytes
 
 
+# Numbers: bytes are found in bytes at three times the cost.
+_QUOTE: Final = ord(b'"')
+_LINE_FEED: Final = ord(b"\n")
 _TEXT: Final = re.compile(
     rb'"(?:content|text|delta|reasoning|reasoning_content|thinking)": ?"((?:[^"\\]|\\.)*)"'
 )
