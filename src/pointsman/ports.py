@@ -10,6 +10,7 @@ from typing import Protocol
 from pointsman.core.decision import Decision
 from pointsman.core.errors import FailureKind
 from pointsman.core.events import Event, ModelCard, Verdict
+from pointsman.core.homes import Keeper
 from pointsman.core.ids import ModelName, RequestId
 from pointsman.core.request import Outcome, Request
 from pointsman.wire.openai import Endpoint
@@ -43,6 +44,10 @@ class Placer(Protocol):
 
     def ready(self) -> bool:
         """Whether at least one node can take a request."""
+        ...
+
+    def keeper(self, response_id: str) -> Keeper | None:
+        """Who keeps a response of the Responses API; None where that is not known."""
         ...
 
 

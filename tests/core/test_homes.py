@@ -70,5 +70,5 @@ def test_the_oldest_is_forgotten_first() -> None:
     cluster = Cluster()
     homes = Homes(cluster, homes_max=2)
     for number in range(3):
-        homes.answered(f"resp_{number}", NodeId(number))
+        homes.answered(f"resp_{number}", NodeId(number), request("r"))
     assert list(homes._homes) == ["resp_1", "resp_2"]

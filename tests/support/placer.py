@@ -8,6 +8,7 @@ from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.decision import Decision, Ruling
 from pointsman.core.errors import ANSWERS, FAILURE_REASONS, FailureKind, Reason
 from pointsman.core.events import Held, ModelCard, Placed, RecallCause, Recalled, Refused
+from pointsman.core.homes import Keeper
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
 from pointsman.core.limits import BUSY_ATTEMPTS_MAX
 from pointsman.core.request import Outcome, Request
@@ -46,6 +47,7 @@ class ScriptedPlacer:
         self.retry_after_s: float | None = None
         self.told: dict[RequestId, Told] = {}
         self.order: list[Told] = []
+        self.keepers: dict[str, Keeper] = {}
         self.before_verdict: Callable[[], None] | None = None
         self._models = [ModelCard(ModelName(name), 8_192) for name in models]
         self._next = 0
@@ -84,6 +86,9 @@ class ScriptedPlacer:
 
     def settle(self, request_id: RequestId, outcome: Outcome) -> None:
         self.told[request_id].settled.append(outcome)
+
+    def keeper(self, response_id: str) -> Keeper | None:
+        return self.keepers.get(response_id)
 
     def models(self) -> Sequence[ModelCard]:
         return self._models
@@ -186,6 +191,9 @@ class _TurnPlacer:
 
     def settle(self, request_id: RequestId, outcome: Outcome) -> None:
         pass
+
+    def keeper(self, response_id: str) -> Keeper | None:
+        return None
 
     def models(self) -> Sequence[ModelCard]:
         return self._models

@@ -15,7 +15,7 @@ from typing import Protocol, assert_never
 
 from pointsman.control.counters import ServiceCounters
 from pointsman.control.watcher import NodeWatcher
-from pointsman.core.decision import Decision, Ruling
+from pointsman.core.decision import Decision, Ruling, without_routing
 from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.events import (
     Admitted,
@@ -39,6 +39,7 @@ from pointsman.core.events import (
     WarmUp,
 )
 from pointsman.core.health import Health
+from pointsman.core.homes import Keeper
 from pointsman.core.ids import ModelName, NodeId, RequestId
 from pointsman.core.policies import catalog
 from pointsman.core.request import Outcome, Request
@@ -155,6 +156,9 @@ class SchedulerService:
 
     def ready(self) -> bool:
         return self.scheduler.ready()
+
+    def keeper(self, response_id: str) -> Keeper | None:
+        return self.scheduler.keeper(response_id)
 
     # --- the rest of the process --------------------------------------------------------
 
@@ -305,23 +309,13 @@ class SchedulerService:
             self._observer.slo_met(entry.model, met)
 
     def _refusal(self, request_id: RequestId, model: ModelName, detail: str) -> Refused:
-        decision = Decision(
-            request_id=request_id,
-            model=model,
+        decision = without_routing(
+            request_id,
+            model,
             at_s=self.now_s(),
             ruling=Ruling.REFUSED,
             policy=self.scheduler.policy,
             why=detail,
-            node=None,
-            attempt=0,
-            prompt_tokens=0,
-            output_tokens_expected=0,
-            hit_tokens=0,
-            queued_s=0.0,
-            candidate_count=0,
-            tie_count=0,
-            candidates=(),
-            excluded=(),
         )
         return Refused(request_id, Reason.INTERNAL, None, detail, decision)
 

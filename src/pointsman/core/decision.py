@@ -137,3 +137,34 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     prompt_unit: Unit = Unit.BYTES
     load: float | None = None
     prospect: Prospect | None = None
+
+
+def without_routing(
+    request_id: RequestId,
+    model: ModelName,
+    *,
+    at_s: float,
+    ruling: Ruling,
+    policy: str,
+    why: str,
+    node: NodeName | None = None,
+) -> Decision:
+    """What was decided without a look at any candidate."""
+    return Decision(
+        request_id=request_id,
+        model=model,
+        at_s=at_s,
+        ruling=ruling,
+        policy=policy,
+        why=why,
+        node=node,
+        attempt=0,
+        prompt_tokens=0,
+        output_tokens_expected=0,
+        hit_tokens=0,
+        queued_s=0.0,
+        candidate_count=0,
+        tie_count=0,
+        candidates=(),
+        excluded=(),
+    )

@@ -21,6 +21,7 @@ class Reason(StrEnum):
     KEY_TOKENS = "key_tokens"
     KEY_REQUEST_TOO_LARGE = "key_request_too_large"
     MODEL_NOT_FOUND = "model_not_found"
+    RESPONSE_NOT_FOUND = "response_not_found"
     ROUTE_NOT_FOUND = "route_not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     BODY_TOO_LARGE = "body_too_large"
@@ -98,6 +99,12 @@ ANSWERS: dict[Reason, Answer] = {
     ),
     Reason.MODEL_NOT_FOUND: Answer(
         404, _INVALID, "No such model. GET /v1/models lists what is served."
+    ),
+    Reason.RESPONSE_NOT_FOUND: Answer(
+        404,
+        _INVALID,
+        "No engine is known to keep this response: it was not made through here with this key, "
+        "its engine has restarted, or it is too long ago.",
     ),
     Reason.ROUTE_NOT_FOUND: Answer(
         404,

@@ -1,4 +1,4 @@
-"""Which node made a response: a turn that goes on from it has to go there.
+"""Which node made a response: a turn that goes on from it has to go there, and who asks for it.
 
 Engines keep the responses of the Responses API in their own memory, so every other one answers
 404 to a `previous_response_id`. A response ends with the incarnation that made it; then any node
@@ -10,9 +10,25 @@ from collections import OrderedDict
 import msgspec
 
 from pointsman.core.cluster import Cluster
-from pointsman.core.ids import NodeId
+from pointsman.core.ids import ModelName, NodeId, NodeName
 from pointsman.core.limits import SESSIONS_MAX
 from pointsman.core.request import Request
+
+
+class Keeper(msgspec.Struct, frozen=True, gc=False):
+    """The node that keeps a response; its model, and who asked for it (`Request.client`)."""
+
+    node_id: NodeId
+    node: NodeName
+    url: str
+    model: ModelName
+    client: str
+
+
+class _Home(msgspec.Struct, frozen=True, gc=False):
+    node_id: NodeId
+    model: ModelName
+    client: str
 
 
 class Homes:
@@ -21,13 +37,13 @@ class Homes:
     def __init__(self, cluster: Cluster, homes_max: int = SESSIONS_MAX) -> None:
         self._cluster = cluster
         self._homes_max = homes_max
-        self._homes: OrderedDict[str, NodeId] = OrderedDict()
+        self._homes: OrderedDict[str, _Home] = OrderedDict()
 
-    def answered(self, response_id: str, node_id: NodeId) -> None:
-        """The node has answered, with this response if it is named."""
+    def answered(self, response_id: str, node_id: NodeId, request: Request) -> None:
+        """The node has answered the request, with this response if it is named."""
         if not response_id:
             return
-        self._homes[response_id] = node_id
+        self._homes[response_id] = _Home(node_id, request.model, request.client)
         self._homes.move_to_end(response_id)
         if len(self._homes) > self._homes_max:
             self._homes.popitem(last=False)
@@ -38,6 +54,14 @@ class Homes:
         if not request.continues:
             return request
         home = self._homes.get(request.continues)
-        if home is None or self._cluster.get(home) is None:
+        if home is None or self._cluster.get(home.node_id) is None:
             return request
-        return msgspec.structs.replace(request, home=home)
+        return msgspec.structs.replace(request, home=home.node_id)
+
+    def keeper(self, response_id: str) -> Keeper | None:
+        """Who keeps the response, up or not; None where that is not known, or over."""
+        home = self._homes.get(response_id)
+        node = None if home is None else self._cluster.get(home.node_id)
+        if home is None or node is None:
+            return None
+        return Keeper(node.id, node.name, node.spec.url, home.model, home.client)

@@ -226,7 +226,7 @@ class Scheduler(State):
         self._bookings.keep(flight, now_s)
         self._policy.left(flight.request, flight.node.name)
         learn(flight, outcome, self._lengths, self._ratios, now_s)
-        self._homes.answered(outcome.response_id, flight.node.id)
+        self._homes.answered(outcome.response_id, flight.node.id, flight.request)
         if check_hits(flight, outcome):
             self._residency.trust(flight.node, IndexTrust.DISTRUSTED)
 

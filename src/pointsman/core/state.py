@@ -12,7 +12,7 @@ from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.cluster import Cluster
 from pointsman.core.events import ModelCard
 from pointsman.core.footprint import Footprints
-from pointsman.core.homes import Homes
+from pointsman.core.homes import Homes, Keeper
 from pointsman.core.ids import NodeId
 from pointsman.core.judge import Judge
 from pointsman.core.ledger import Ledger
@@ -89,6 +89,10 @@ class State:
     def ready(self) -> bool:
         """Whether any node can take work."""
         return any(node.serving for node in self._cluster.nodes)
+
+    def keeper(self, response_id: str) -> Keeper | None:
+        """Who keeps a response of the Responses API, if that is known."""
+        return self._homes.keeper(response_id)
 
     def nodes(self, now_s: float) -> list[views.NodeView]:
         self.catch_up()

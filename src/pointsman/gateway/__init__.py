@@ -9,6 +9,7 @@ Reading order, along a request's way:
     handler      one request: placer, attempts, settlement (drives `core.exchange`)
     arrival      what comes before the placer: body, key, token ids
     routing      head and body become what the scheduler is asked
+    kept         requests about a response that an engine keeps
     visit        what a request holds of its key, until its end
     keys         whose a request is, and what that key may do
     idempotency  one request at a time under a client's Idempotency-Key

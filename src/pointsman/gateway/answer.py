@@ -76,6 +76,7 @@ class Answer:
         is_stream = is_event_stream(upstream.content_type)
         if self.relay is not None:  # the stream began with a comment
             self._follow_on(self.relay, upstream, body)
+            upstream.passes_chunks_to(self.relay)
             return self.relay
         self.status = upstream.status
         framing, length = self._framing(upstream, len(body))
@@ -87,6 +88,7 @@ class Answer:
         if upstream.status not in _BODILESS:
             lines.append(framing_line(framing, length))
         relay.open(self._rendered(upstream.status, lines, placed), body, is_whole=upstream.complete)
+        upstream.passes_chunks_to(relay)
         return relay
 
     def pass_on_error(self, answer: EngineAnswer, retry_after_s: float | None) -> None:

@@ -3,7 +3,9 @@
 import logging
 from array import array
 from collections.abc import Callable
+from typing import Final
 
+from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.errors import Reason
 from pointsman.core.ids import ModelName, RequestId
 from pointsman.core.request import Outcome, Request, meaning_one_of
@@ -11,6 +13,7 @@ from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.idempotency import Claim
 from pointsman.gateway.keys import Key
 from pointsman.gateway.routing import (
+    BodyRefused,
     core_request,
     decoded_body,
     known_by_prompt,
@@ -19,9 +22,13 @@ from pointsman.gateway.routing import (
 )
 from pointsman.gateway.shared import Client, Shared
 from pointsman.gateway.visit import Visit
-from pointsman.wire.openai import Endpoint
+from pointsman.ports import Placer
+from pointsman.wire.endpoints import kept_route
+from pointsman.wire.openai import Endpoint, RoutingFields
 
 log = logging.getLogger(__name__)
+
+_KEPT: Final = Endpoint.KEPT
 
 
 class Arrival:
@@ -45,6 +52,7 @@ class Arrival:
     ) -> None:
         self.endpoint = endpoint
         self.model = ModelName("")
+        self.placer: Placer = shared.kept_placer if endpoint is _KEPT else shared.placer
         self._shared = shared
         self._client = client
         self._head = head
@@ -61,6 +69,8 @@ class Arrival:
             body = decoded_body(encoding, body, self._shared.options.body_bytes_max)
             self._client.hold_bytes(len(body) - self.bytes_in)
         self.body = body
+        if self.placer is self._shared.kept_placer:
+            return self._read_kept(request_id)
         fields = routing_fields(self.endpoint, self._head, body)
         self.wants_stream = fields.stream
         self.model = ModelName(fields.model or "")
@@ -95,6 +105,26 @@ class Arrival:
         withdraw = tokenizer.tokenize(request.model, self.endpoint, self.body, deliver)
         self._withdraw, is_later = withdraw, True
 
+    def _read_kept(self, request_id: RequestId) -> Request:
+        """What a response's keeper is asked. A key's responses are its own: those of others are
+        not there for it."""
+        route = kept_route(self._head.path)
+        keeper = None if route is None else self.placer.keeper(route.response_id)
+        if keeper is None or route is None or (self._key and keeper.client != self._sender()):
+            raise BodyRefused(Reason.RESPONSE_NOT_FOUND)
+        self.model = keeper.model
+        request = Request(
+            id=request_id,
+            model=keeper.model,
+            prompt=Prompt(Namespace(keeper.model)),
+            max_output_tokens=0,
+            stream=False,
+            client=self._sender(),
+            continues=route.response_id,
+        )
+        visit = self._visit
+        return request if visit is None else visit.enter(request, RoutingFields(), self._head)
+
     def _sender(self) -> str:
         """A key's requests are its own wherever they come from."""
         key, address = self._key, self._client.address
@@ -114,6 +144,11 @@ class Arrival:
         )
         if older is not None:
             shared.live[older].cut_off(Reason.SUPERSEDED)
+
+    @property
+    def reads_usage(self) -> bool:
+        """Whether the usage in its answer is its own: a kept response tells that of another."""
+        return self.endpoint is not _KEPT
 
     def offer(self, request: Request) -> None:
         """Let it be kept to warm up nodes with, where that is configured."""

@@ -18,11 +18,13 @@ def engine_head(
 ) -> bytes:
     """The request's head for a node: its own host, our framing, the client's other fields."""
     lines = [
-        b"POST %b%b HTTP/1.1\r\n" % (pool.base_path, head.target),
+        b"%b %b%b HTTP/1.1\r\n" % (head.method, pool.base_path, head.target),
         pool.own_lines,
         *head.forward,
-        b"x-request-id: %b\r\ncontent-length: %d\r\n" % (request_id.encode(), body_bytes),
+        b"x-request-id: %b\r\n" % request_id.encode(),
     ]
+    if body_bytes or head.method == b"POST":
+        lines.append(b"content-length: %d\r\n" % body_bytes)
     if head.rank and not pool.has_rank:
         lines.append(b"x-data-parallel-rank: %b\r\n" % head.rank)
     if head.content_type:

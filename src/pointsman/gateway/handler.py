@@ -95,7 +95,7 @@ class Handler:
         """Its prompt is known as well as it can be: ask for a node."""
         self._owes_settlement = True
         self._arrival.offer(request)
-        self._shared.placer.arrive(request, self.on_verdict)
+        self._arrival.placer.arrive(request, self.on_verdict)
 
     # --- the placer's word --------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class Handler:
         if self._exchange.may_be_recalled:
             self._drop_engine()
             self._exchange.recalled()
-            self._shared.placer.failed(self._exchange.request_id, FailureKind.RECALLED)
+            self._arrival.placer.failed(self._exchange.request_id, FailureKind.RECALLED)
         elif recalled.breaks and self._relay is not None:
             self._drop_engine()
             self._break_off(EndCause.TRUNCATED, Reason.PREEMPTED)
@@ -241,7 +241,7 @@ class Handler:
         if kept is not None:
             self._kept_answer = kept
         self._exchange.failed(kind)
-        self._shared.placer.failed(self._exchange.request_id, kind)
+        self._arrival.placer.failed(self._exchange.request_id, kind)
 
     def _answering_with_error(self, upstream: UpstreamConnection) -> None:
         if upstream.complete:
@@ -269,14 +269,13 @@ class Handler:
         self._exchange.started(self._shared.now_s())
         self._arrival.forget_body()
         self._relay = self._answer.open(upstream, self._placed, upstream.take())
-        upstream.passes_chunks_to(self._relay)
         if upstream.complete:
             self._finished(upstream)
             return
         if self._client.is_paused:  # it has yet to read the answer before this one
             self.client_paused()
         if upstream.status < 400:
-            self._shared.placer.started(self._exchange.request_id)
+            self._arrival.placer.started(self._exchange.request_id)
 
     def _finished(self, upstream: UpstreamConnection) -> None:
         """The reply is relayed whole."""
@@ -364,7 +363,8 @@ class Handler:
 
     def _end(self, cause: EndCause, reason: Reason | None = None) -> None:
         relay, status = self._relay, self._answer.status
-        outcome = ended(self._exchange, cause, self._shared.now_s(), status=status, relay=relay)
+        told = relay if self._arrival.reads_usage else None
+        outcome = ended(self._exchange, cause, self._shared.now_s(), status=status, relay=told)
         self._settle(outcome)
         if self._shared.observer is not None:
             record = exchange_record(
@@ -389,7 +389,7 @@ class Handler:
     def _pay(self, outcome: Outcome) -> None:
         if self._owes_settlement:
             self._owes_settlement = False
-            self._shared.placer.settle(self._exchange.request_id, outcome)
+            self._arrival.placer.settle(self._exchange.request_id, outcome)
 
     def _drop_engine(self) -> None:
         if self._dial is not None:

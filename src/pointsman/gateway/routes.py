@@ -11,6 +11,7 @@ from pointsman.core.events import ModelCard
 from pointsman.gateway.keys import Key
 from pointsman.gateway.replies import Reply, error_reply
 from pointsman.ports import Placer
+from pointsman.wire.endpoints import kept_route
 from pointsman.wire.openai import Endpoint, endpoint_of
 
 
@@ -51,6 +52,8 @@ def route_of(method: bytes, path: str) -> Route:
         return endpoint
     if method == b"OPTIONS":
         return LocalRoute.PREFLIGHT
+    if (kept := kept_route(path)) is not None and method in kept.methods:
+        return Endpoint.KEPT
     allowed = allowed_methods(path)
     if not allowed:
         return NoRoute(Reason.ROUTE_NOT_FOUND)
@@ -65,6 +68,8 @@ def allowed_methods(path: str) -> bytes:
         return _POST
     if path in _LOCAL or (path.startswith(_MODEL_PREFIX) and len(path) > len(_MODEL_PREFIX)):
         return _READ
+    if (kept := kept_route(path)) is not None:
+        return b", ".join((*kept.methods, b"OPTIONS"))
     return b""
 
 

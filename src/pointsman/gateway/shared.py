@@ -9,6 +9,7 @@ from typing import Protocol
 from pointsman.core.errors import Reason
 from pointsman.core.ids import RequestId
 from pointsman.gateway.idempotency import Claims
+from pointsman.gateway.kept import KeptPlacer
 from pointsman.gateway.keys import KeyRing
 from pointsman.gateway.lookout import Lookout
 from pointsman.gateway.observer import GatewayObserver
@@ -76,6 +77,7 @@ class Shared:
         samples: Samples | None = None,
     ) -> None:
         self.placer = placer
+        self.kept_placer = KeptPlacer(placer, time.monotonic)
         self.tokenizer = tokenizer
         self.observer = observer
         self.samples = Samples(lambda count: ()) if samples is None else samples

@@ -1,6 +1,8 @@
 """Which path is which kind of request, for every inference route of the engines we front."""
 
+import re
 from enum import StrEnum
+from typing import Final, NamedTuple
 
 
 class Endpoint(StrEnum):
@@ -17,7 +19,21 @@ class Endpoint(StrEnum):
     TOKENIZE = "tokenize"
     DETOKENIZE = "detokenize"
     AUDIO = "audio"
+    KEPT = "kept_response"
     OTHER = "other"
+
+
+class KeptRoute(NamedTuple):
+    """A path under a response that an engine keeps, and what can be done there."""
+
+    response_id: str
+    methods: tuple[bytes, ...]
+
+
+def kept_route(path: str) -> KeptRoute | None:
+    """The route of a path under a response's own; None for any other path."""
+    found = _KEPT.fullmatch(path)
+    return None if found is None else KeptRoute(found[1], _KEPT_METHODS[found[2] or ""])
 
 
 def endpoint_of(path: str) -> Endpoint | None:
@@ -49,4 +65,11 @@ _PATHS: dict[Endpoint, str] = {
 
 _ENDPOINTS: dict[str, Endpoint] = {
     path: endpoint for endpoint, paths in _PATHS.items() for path in paths.split()
+}
+
+_KEPT: Final = re.compile(r"(?:/v1)?/responses/([^/]+)(/cancel|/input_items)?")
+_KEPT_METHODS: Final = {
+    "": (b"GET", b"DELETE"),
+    "/cancel": (b"POST",),
+    "/input_items": (b"GET",),
 }

@@ -392,6 +392,7 @@ _READERS: Mapping[Endpoint, Callable[[bytes], RoutingFields]] = MappingProxyType
         Endpoint.TOKENIZE: _read_tokenize,
         Endpoint.DETOKENIZE: _read_other,
         Endpoint.AUDIO: _read_other,
+        Endpoint.KEPT: _read_other,
         Endpoint.OTHER: _read_other,
     }
 )

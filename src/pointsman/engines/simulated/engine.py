@@ -68,6 +68,7 @@ class SimulatedEngine:
             model=options.model, loras=self.loras, profile=self.profile, seed=options.seed
         )
         self._routes: dict[tuple[str, str], Route] = {}
+        self._under: dict[str, Callable[[str, str], Route | None]] = {}
         self._thawed = asyncio.Event()
         self._thawed.set()
 
@@ -85,9 +86,13 @@ class SimulatedEngine:
         """Serve these; (method, path) -> handler."""
         self._routes.update(routes)
 
+    def add_routes_under(self, prefix: str, find: Callable[[str, str], Route | None]) -> None:
+        """Serve what is found by method and path, of paths that begin so."""
+        self._under[prefix] = find
+
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one HTTP request."""
-        route = self._routes.get((request.method, request.path))
+        route = self._route(request.method, request.path)
         if request.headers.get("Expect", "").lower() == "100-continue" and request.transport:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
@@ -105,6 +110,12 @@ class SimulatedEngine:
         except msgspec.ValidationError as error:  # in a part that is decoded on its own
             refused = ApiError(400, f"1 validation error:\n  {error}", "Bad Request")
             return json_answer(refused.body(), refused.status)
+
+    def _route(self, method: str, path: str) -> Route | None:
+        for prefix, find in self._under.items():
+            if path.startswith(prefix):
+                return find(method, path)
+        return self._routes.get((method, path))
 
     def simulate(self, patch: FaultsPatch) -> None:
         """Change what goes wrong; `crash` does not return."""

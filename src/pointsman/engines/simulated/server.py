@@ -18,13 +18,12 @@ from pointsman.engines.simulated.bodies import (
     ChatBody,
     CompletionBody,
     MessagesBody,
-    ResponsesBody,
 )
 from pointsman.engines.simulated.engine import Route, SimulatedEngine
+from pointsman.engines.simulated.kept_responses import PREFIX, KeptResponses
 from pointsman.engines.simulated.kv_events import EventPublisher
 from pointsman.engines.simulated.openai_chat import ChatDialect
 from pointsman.engines.simulated.openai_completions import CompletionDialect
-from pointsman.engines.simulated.openai_responses import ResponsesDialect
 from pointsman.engines.simulated.options import EngineOptions
 from pointsman.engines.simulated.side_routes import SideRoutes
 
@@ -75,7 +74,9 @@ async def start(options: EngineOptions) -> AsyncIterator[RunningEngine]:
         port: int = listener.getsockname()[1]
         with _publishers(options, port) as publishers:
             engine = SimulatedEngine(options, port=port, publishers=publishers)
-            engine.add_routes(_generating_routes(engine) | SideRoutes(engine).table())
+            kept = KeptResponses(engine)
+            engine.add_routes(_generating_routes(engine, kept) | SideRoutes(engine).table())
+            engine.add_routes_under(PREFIX, kept.route)
             async with _replays(publishers), _http(engine, listener) as web_server:
                 yield RunningEngine(engine, web_server)
 
@@ -92,7 +93,9 @@ async def _replays(publishers: Sequence[EventPublisher]) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _generating_routes(engine: SimulatedEngine) -> dict[tuple[str, str], Route]:
+def _generating_routes(
+    engine: SimulatedEngine, kept: KeptResponses
+) -> dict[tuple[str, str], Route]:
     serve_by = functools.partial
     generate = engine.generate
     return {
@@ -102,9 +105,7 @@ def _generating_routes(engine: SimulatedEngine) -> dict[tuple[str, str], Route]:
         ("POST", "/v1/completions"): serve_by(
             generate, body_type=CompletionBody, dialect_type=CompletionDialect, id_prefix="cmpl-"
         ),
-        ("POST", "/v1/responses"): serve_by(
-            generate, body_type=ResponsesBody, dialect_type=ResponsesDialect, id_prefix="resp_"
-        ),
+        ("POST", "/v1/responses"): kept.respond,
         ("POST", "/v1/messages"): serve_by(
             generate, body_type=MessagesBody, dialect_type=MessagesDialect, id_prefix="msg_"
         ),
