@@ -5,6 +5,7 @@ from random import Random
 
 from pointsman.core.errors import FailureKind
 from pointsman.core.events import ModelCard, Verdict
+from pointsman.core.homes import Keeper
 from pointsman.core.ids import RequestId
 from pointsman.core.request import Outcome, Request
 from pointsman.ports import Placer, VerdictSink
@@ -44,6 +45,9 @@ class LossyLink:
     def settle(self, request_id: RequestId, outcome: Outcome) -> None:
         if not self._loses():
             self._placer.settle(request_id, outcome)
+
+    def keeper(self, response_id: str) -> Keeper | None:
+        return self._placer.keeper(response_id)
 
     def models(self) -> Sequence[ModelCard]:
         return self._placer.models()
