@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from pointsman.cli.config import Config, Listen
+from pointsman.cli.config import Config
 from tests.support.cluster import Answer, Cluster, cluster_config, running_cluster
 
 BODY = {"model": "sim", "input": "hello", "max_output_tokens": 4}
@@ -100,17 +100,21 @@ async def test_to_read_a_response_takes_no_turn_and_no_lease() -> None:
 
 
 async def test_a_keys_responses_are_its_own() -> None:
-    base = cluster_config(())
-    listen = msgspec.structs.replace(base.listen, api_keys=("one", "two"))
-    config: Config = msgspec.structs.replace(base, listen=listen)
-    assert isinstance(listen, Listen)
-    async with running_cluster(1, config=config) as cluster:
+    async with running_cluster(1, config=with_two_keys()) as cluster:
         one, two = ({"authorization": f"Bearer {key}"} for key in ("one", "two"))
         path = f"/v1/responses/{(await made(cluster, one)).json['id']}"
         assert (await asked(cluster, "GET", path)).status == 401
         assert (await asked(cluster, "GET", path, two)).status == 404
         assert (await asked(cluster, "DELETE", path, two)).status == 404
         assert (await asked(cluster, "GET", path, one)).status == 200
+
+
+async def test_a_turn_does_not_go_on_from_another_keys_response() -> None:
+    async with running_cluster(1, config=with_two_keys()) as cluster:
+        one, two = ({"authorization": f"Bearer {key}"} for key in ("one", "two"))
+        turn = BODY | {"previous_response_id": (await made(cluster, one)).json["id"]}
+        assert (await cluster.post("/v1/responses", turn, two)).status == 404
+        assert (await cluster.post("/v1/responses", turn, one)).status == 200
 
 
 async def test_what_is_read_is_not_charged_again() -> None:
@@ -122,6 +126,12 @@ async def test_what_is_read_is_not_charged_again() -> None:
         await asked(cluster, "GET", path)
         async with cluster.session.get(f"{cluster.admin}/metrics") as reply:
             assert tokens(await reply.text()) == before
+
+
+def with_two_keys() -> Config:
+    base = cluster_config(())
+    listen = msgspec.structs.replace(base.listen, api_keys=("one", "two"))
+    return msgspec.structs.replace(base, listen=listen)
 
 
 def tokens(metrics: str) -> list[str]:

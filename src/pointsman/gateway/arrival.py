@@ -72,6 +72,7 @@ class Arrival:
         if self.placer is self._shared.kept_placer:
             return self._read_kept(request_id)
         fields = routing_fields(self.endpoint, self._head, body)
+        self._check_kept(fields.previous_response_id)
         self.wants_stream = fields.stream
         self.model = ModelName(fields.model or "")
         request = core_request(request_id, fields, self._head, client=self._sender())
@@ -124,6 +125,14 @@ class Arrival:
         )
         visit = self._visit
         return request if visit is None else visit.enter(request, RoutingFields(), self._head)
+
+    def _check_kept(self, response_id: str | None) -> None:
+        """A turn may not go on from a response of another key's. Raises BodyRefused."""
+        if response_id is None or self._key is None:
+            return
+        keeper = self.placer.keeper(response_id)
+        if keeper is not None and keeper.client != self._sender():
+            raise BodyRefused(Reason.RESPONSE_NOT_FOUND)
 
     def _sender(self) -> str:
         """A key's requests are its own wherever they come from."""
