@@ -1,5 +1,7 @@
 """The central queue: order, bounds, deadlines; and against a slow twin."""
 
+from itertools import islice
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -23,9 +25,7 @@ def anybody(_: Request, is_very_long: bool, priority: int) -> bool:
 
 def drained(queue: HeldQueue) -> list[str]:
     """The order in which all would be served; they are back at their places afterwards."""
-    taken: list[Waiting] = []
-    while (waiting := queue.take(anybody)) is not None:
-        taken.append(waiting)
+    taken = list(queue.turns(anybody))
     queue.put_back(taken)
     queue.check()
     return [waiting.request.id for waiting in taken]
@@ -87,7 +87,7 @@ def test_who_has_had_nothing_for_long_has_no_claim_saved_up() -> None:
     for i in range(6):
         queue.add(attempt(f"a{i}", tenant="a"), 0.0, prompt_tokens=1_000)
     for _ in range(3):
-        taken = queue.take(anybody)
+        taken = next(queue.turns(anybody), None)
         assert taken is not None
     queue.put_back([])
     for i in range(6):
@@ -192,14 +192,14 @@ def test_a_closed_gate_lets_those_above_it_pass() -> None:
     def no_very_long(_: Request, is_very_long: bool, priority: int) -> bool:
         return not is_very_long
 
-    taken = queue.take(only_high)
+    taken = next(queue.turns(only_high), None)
     assert taken is not None
     assert taken.request.id == "high"
-    assert queue.take(only_high) is None
+    assert next(queue.turns(only_high), None) is None
     queue.put_back([taken])
-    passed = [queue.take(no_very_long), queue.take(no_very_long)]
+    passed = [next(queue.turns(no_very_long), None), next(queue.turns(no_very_long), None)]
     assert [w.request.id for w in passed if w is not None] == ["high", "normal"]
-    assert queue.take(no_very_long) is None
+    assert next(queue.turns(no_very_long), None) is None
 
 
 class SlowTwin:
@@ -300,8 +300,8 @@ class HeldMachine(RuleBasedStateMachine):
     @rule(misses=st.integers(0, 3), serves=st.integers(0, 3))
     def scan(self, misses: int, serves: int) -> None:
         """Some find no place and some do; who found none is as if never taken."""
-        missed = [w for _ in range(misses) if (w := self.queue.take(anybody)) is not None]
-        served = [w for _ in range(serves) if (w := self.queue.take(anybody)) is not None]
+        turns = self.queue.turns(anybody)
+        missed, served = list(islice(turns, misses)), list(islice(turns, serves))
         self.queue.put_back(missed)
         for waiting in served:
             self.twin.waiting.remove(waiting)
@@ -325,3 +325,56 @@ class HeldMachine(RuleBasedStateMachine):
 
 HeldMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestHeldMachine = HeldMachine.TestCase
+
+
+class _ClosingGate:
+    """Lets so many of each part pass, and the urgent always."""
+
+    def __init__(self, rooms: dict[str, int]) -> None:
+        self.rooms = rooms
+
+    def __call__(self, request: Request, is_very_long: bool, priority: int) -> bool:
+        return priority >= 20 or self.rooms.get(_part(request), 0) > 0
+
+    def taken(self, waiting: Waiting) -> None:
+        self.rooms[_part(waiting.request)] = self.rooms.get(_part(waiting.request), 0) - 1
+
+
+def _part(request: Request) -> str:
+    return "".join(name for name, _ in request.labels)
+
+
+WAITERS = st.lists(
+    st.tuples(
+        st.sampled_from("abcde"),
+        st.sampled_from([-10, 0, 10, 20]),
+        st.sampled_from(["", "t"]),
+        st.sampled_from([50, 2_000, 40_000]),
+        st.integers(0, 5),
+    ),
+    max_size=30,
+)
+
+
+@given(waiters=WAITERS, rooms=st.dictionaries(st.sampled_from("abcde"), st.integers(0, 6)))
+def test_one_scan_takes_whom_asking_every_line_each_time_would(
+    waiters: list[tuple[str, int, str, int, int]], rooms: dict[str, int]
+) -> None:
+    def queue() -> HeldQueue:
+        made = HeldQueue()
+        for number, (label, priority, tenant, tokens, at_s) in enumerate(waiters):
+            fields = {"priority": priority, "tenant": tenant, "labels": ((label, "v"),)}
+            made.add(attempt(f"r{number}", float(at_s), **fields), 0.0, prompt_tokens=tokens)
+        return made
+
+    fast, slow = queue(), queue()
+    gates = _ClosingGate(dict(rooms)), _ClosingGate(dict(rooms))
+    order: list[str] = []
+    for waiting in fast.turns(gates[0]):
+        gates[0].taken(waiting)
+        order.append(waiting.request.id)
+    expected: list[str] = []
+    while (waiting_ := next(slow.turns(gates[1]), None)) is not None:
+        gates[1].taken(waiting_)
+        expected.append(waiting_.request.id)
+    assert order == expected

@@ -244,10 +244,13 @@ class Scheduler(State):
     def _retry_held(self, now_s: float) -> list[Effect]:
         """Try the held again, in the queue's order, until enough of them tried in vain or the
         gate lets nobody pass."""
+        if not len(self._held):
+            return []
         effects: list[Effect] = []
         missed: list[Waiting] = []
         urgent: dict[ModelName, int] = {}  # of those that find no room, the highest priority
-        while len(missed) < HELD_SCAN_MAX and (waiting := self._admission.take(now_s)) is not None:
+        turns = self._admission.turns(now_s)
+        while len(missed) < HELD_SCAN_MAX and (waiting := next(turns, None)) is not None:
             attempt, model = waiting.attempt, waiting.request.model
             if gives_way(attempt, urgent.get(model, -PRIORITY_MAX)):
                 missed.append(waiting)  # the room it gave up is not for itself

@@ -1,10 +1,11 @@
 """May it come in? All of it together: the gate, the central queue, and what waiting costs.
 
 The scheduler asks in this order: `examine` before routing; `hold` where the answer was to wait;
-then, whenever something ends, `take` who is next until nobody may pass.
+then, whenever something ends, whose `turns` it is until nobody may pass.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from math import inf
 from typing import Final
 
@@ -150,15 +151,14 @@ class Admission:
 
     # --- those who wait ----------------------------------------------------------------
 
-    def take(self, now_s: float) -> Waiting | None:
-        """Take out who is next of those that the gate lets pass. Put back what finds no place."""
-        if not len(self.held):
-            return None
+    def turns(self, now_s: float) -> Iterator[Waiting]:
+        """Take out one after the other who is next of those that the gate lets pass. Put back what
+        finds no place."""
 
         def may_pass(request: Request, is_very_long: bool, priority: int) -> bool:
             return self._gate.may_pass(request, is_very_long, priority, now_s=now_s)
 
-        return self.held.take(may_pass)
+        return self.held.turns(may_pass)
 
     def waits_on(self, answer: Choice | Hold | Refusal) -> bool:
         """Whether who gets this answer is to wait: for room, or where that is allowed for a node

@@ -8,9 +8,9 @@ what may be served now in that order, and puts back what found no place.
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
-from pointsman.core.admission.fair import LANES, FairOrder, Rank, lane_of
+from pointsman.core.admission.fair import LANES, Admits, FairOrder, Rank, lane_of
 from pointsman.core.admission.load import PartKey, part_key
 from pointsman.core.admission.utility import UtilityOrder
 from pointsman.core.admission_rules import AdmissionRules, QueueOrder
@@ -29,13 +29,19 @@ _Order = FairOrder | UtilityOrder
 
 
 class _Line:
-    """Those that wait for the same nodes. `sample` is any of them, for asking the gate."""
+    """Those that wait for the same nodes. `sample` is any of them, for asking the gate, and
+    `admits` its word in the present scan."""
 
-    __slots__ = ("order", "sample")
+    __slots__ = ("admits", "order", "sample")
 
     def __init__(self, order: _Order, sample: Request) -> None:
         self.order = order
         self.sample = sample
+        self.admits: Admits = _never
+
+
+def _never(priority: int) -> bool:
+    return False
 
 
 class HeldQueue:
@@ -170,20 +176,30 @@ class HeldQueue:
 
     # --- a scan ------------------------------------------------------------------------
 
-    def take(self, may_pass: MayPass) -> Waiting | None:
-        """Take out who is next of those that may pass. What finds no place is to be `put_back`,
-        all at the end of the scan."""
-        best: tuple[Rank, Waiting] | None = None
-        for (_, is_very_long), line in self._lines.items():
-            head = line.order.head(partial(may_pass, line.sample, is_very_long))
-            if head is not None and (best is None or head[0] < best[0]):
-                best = head
-        if best is None:
-            return None
-        waiting = best[1]
-        self._lines[_line_key(waiting)].order.take(waiting)
-        self._forget(waiting)
-        return waiting
+    def turns(self, may_pass: MayPass) -> Iterator[Waiting]:
+        """Take out one after the other who is next of those that may pass. While a scan lasts the
+        gate may close, and nobody comes. What finds no place is to be `put_back` at its end, all
+        at once.
+
+        Every line is asked once, and then only the one whose turn it is.
+        """
+        heads: list[tuple[Rank, int, _Line]] = []
+        for place, ((_, is_very_long), line) in enumerate(self._lines.items()):
+            line.admits = partial(may_pass, line.sample, is_very_long)
+            head = line.order.head(line.admits)
+            if head is not None:
+                heads.append((head[0], place, line))
+        heapify(heads)
+        while heads:
+            rank, place, line = heappop(heads)
+            head = line.order.head(line.admits)
+            if head is not None and head[0] == rank:
+                line.order.take(head[1])
+                self._forget(head[1])
+                yield head[1]
+                head = line.order.head(line.admits)
+            if head is not None:
+                heappush(heads, (head[0], place, line))
 
     def put_back(self, missed: list[Waiting]) -> None:
         """The scan is over, and these found no place: as if they had not been taken."""
