@@ -53,6 +53,10 @@ class Bookings:
     def __iter__(self) -> Iterator[Flight]:
         return iter(self._flights.values())
 
+    def newest(self) -> Iterator[Flight]:
+        """All flights, the newest first."""
+        return reversed(self._flights.values())
+
     def book(self, attempt: Attempt, route: Route, node: Node, row: Row, now_s: float) -> None:
         """It goes to `node`, as `row` foretells."""
         request = attempt.request

@@ -48,6 +48,9 @@ the names of priorities, so that small differences order a queue and move nobody
 PREEMPTION_SCAN_MAX: Final = 64
 """Requests on a node that are looked at for one that may give way, the newest first."""
 
+PREEMPTION_LOOK_MAX: Final = 1_024
+"""Where answers under way may break off: the newest of all requests that are looked at for that."""
+
 PREEMPTED_MAX: Final = 8
 """Requests that give way to one."""
 

@@ -11,6 +11,7 @@ the end is void, and nothing has to be undone.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 from pointsman.core.admission.retry_budget import RetryBudget
@@ -18,9 +19,11 @@ from pointsman.core.bookings import Bookings
 from pointsman.core.candidates import matches
 from pointsman.core.events import RecallCause, Recalled
 from pointsman.core.flight import Flight
+from pointsman.core.ids import NodeId
 from pointsman.core.limits import (
     PREEMPTED_MAX,
     PREEMPTION_GAP,
+    PREEMPTION_LOOK_MAX,
     PREEMPTION_SCAN_MAX,
     PRIORITY_MAX,
     Preemption,
@@ -36,6 +39,8 @@ _OVERDUE_S: Final = 1.0
 """A request that a troubled node may be computing just now is left there until its first token
 is this much later than foretold: health probes of busy engines fail, and half a long prefill is
 more than the wait for the rest of it."""
+
+_Newest = dict[NodeId, list[Flight]]
 
 
 class Recalls:
@@ -82,11 +87,12 @@ class Recalls:
         token comes too late; nobody, where that would not help."""
         if self._preemption is Preemption.OFF or request.priority - PREEMPTION_GAP < -PRIORITY_MAX:
             return []
+        newest = self._newest_flights()
         match route.answer:
             case Hold():
-                giving_way = self._for_room(request, route.demand, now_s)
+                giving_way = self._for_room(request, route.demand, newest, now_s)
             case Choice(row=row):
-                giving_way = self._for_sooner(request, row, now_s)
+                giving_way = self._for_sooner(request, row, newest, now_s)
             case _:
                 return []
         return [
@@ -95,25 +101,36 @@ class Recalls:
             if self._retries.take()
         ]
 
-    def _for_room(self, request: Request, demand: Demand, now_s: float) -> Sequence[Flight]:
+    def _for_room(
+        self, request: Request, demand: Demand, newest: _Newest, now_s: float
+    ) -> Sequence[Flight]:
         """The fewest on one node who make room for it there."""
         best: Sequence[Flight] = ()
         for node in self._cluster.serving(request.model):
             if matches(node, request):
-                found = self._until_it_fits(node, request, demand, now_s)
+                found = self._until_it_fits(node, request, demand, newest, now_s)
                 if found and (not best or len(found) < len(best)):
                     best = found
         return best
 
+    def _newest_flights(self) -> _Newest:
+        """The newest of all that is in flight, by node: where answers may break off."""
+        found: _Newest = {}
+        if self._preemption is Preemption.STREAMING:
+            for flight in islice(self._bookings.newest(), PREEMPTION_LOOK_MAX):
+                if not flight.compensated:
+                    found.setdefault(flight.node.id, []).append(flight)
+        return found
+
     def _until_it_fits(
-        self, node: Node, request: Request, demand: Demand, now_s: float
+        self, node: Node, request: Request, demand: Demand, newest: _Newest, now_s: float
     ) -> Sequence[Flight]:
         """Who must leave `node` before it has a slot and the memory; nobody if that is not
         enough, or somebody leaves already."""
         blocks = self._bookings.footprints.needed(node, request.prompt, demand)
         free, slots = self._ledger.account(node.id).free, node.concurrency_max - node.inflight
         leaving: list[Flight] = []
-        for flight in self._by_loss(node, request, now_s):
+        for flight in self._by_loss(node, request, newest, now_s):
             if free is not None:
                 free += self._ledger.held_alone(flight.request.id)
             leaving.append(flight)
@@ -123,7 +140,9 @@ class Recalls:
                 break
         return ()
 
-    def _for_sooner(self, request: Request, row: Row, now_s: float) -> Sequence[Flight]:
+    def _for_sooner(
+        self, request: Request, row: Row, newest: _Newest, now_s: float
+    ) -> Sequence[Flight]:
         """Who must leave the queue before it, so that its first token is in time."""
         node, bound_s = self._cluster.named(row.node), request.slo_ttft_s
         if node is None or bound_s is None:
@@ -132,7 +151,7 @@ class Recalls:
         leaving: list[Flight] = []
         if late_s <= 0:
             return leaving
-        for flight in self._by_loss(node, request, now_s):
+        for flight in self._by_loss(node, request, newest, now_s):
             if flight.started_s is None:
                 leaving.append(flight)
                 late_s -= flight.work.prefill_s
@@ -142,19 +161,19 @@ class Recalls:
                 break
         return ()
 
-    def _by_loss(self, node: Node, request: Request, now_s: float) -> list[Flight]:
+    def _by_loss(self, node: Node, request: Request, newest: _Newest, now_s: float) -> list[Flight]:
         """Who may give way to `request` on `node`, whose loss is least first."""
         priority_max = request.priority - PREEMPTION_GAP
         flights = [
             flight
-            for flight in self._preemptable(node)
+            for flight in self._preemptable(node, newest)
             if flight.request.priority <= priority_max and self._may_give_way(flight)
         ]
         return sorted(flights, key=lambda flight: _loss(flight, now_s))
 
-    def _preemptable(self, node: Node) -> Iterable[Flight]:
+    def _preemptable(self, node: Node, newest: _Newest) -> Iterable[Flight]:
         if self._preemption is Preemption.STREAMING:
-            return [flight for flight in self._bookings if flight.node is node]
+            return newest.get(node.id, ())
         waiting = zip(range(PREEMPTION_SCAN_MAX), reversed(node.prefills), strict=False)
         found = [self._bookings.get(request_id) for _, request_id in waiting]
         return [flight for flight in found if flight is not None]
