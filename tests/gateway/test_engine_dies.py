@@ -158,7 +158,8 @@ async def test_all_engines_down_is_a_refusal_at_once() -> None:
     async with rig() as it:
         it.placer.reason = Reason.NO_NODE
         answer = await it.ask(post())
-        assert (answer.status, answer.header("retry-after")) == (503, "5")
+        assert answer.status == 503
+        assert 5 <= int(answer.header("retry-after") or 0) <= 8
         assert answer.header("x-pointsman-reason") == "no_node"
         assert error_of(answer.body)["code"] == "no_node"
 
@@ -166,7 +167,8 @@ async def test_all_engines_down_is_a_refusal_at_once() -> None:
 async def test_no_engine_can_be_reached() -> None:
     async with rig(urls=(closed_url(), closed_url())) as it:
         answer = await it.ask(post())
-        assert (answer.status, answer.header("retry-after")) == (503, "1")
+        assert answer.status == 503
+        assert answer.header("retry-after") in {"1", "2"}
         assert error_of(answer.body)["message"] == "No engine could be reached."
 
 

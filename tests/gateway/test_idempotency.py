@@ -6,7 +6,7 @@ import json
 import pytest
 
 from pointsman.core.admission.key_rules import KeyLimits, KeyRules
-from pointsman.core.errors import EndCause
+from pointsman.core.errors import EndCause, Reason
 from pointsman.gateway import ApiKey, GatewayOptions, key_digest
 from tests.gateway.conftest import Rig, rig
 from tests.support.upstreams import OK_BODY, STREAM, Behaviour, Client, Served, answer_ok, post
@@ -135,6 +135,52 @@ async def test_the_place_that_the_older_had_under_its_key_is_the_newers() -> Non
         assert (await it.ask(data)).status == 200
         assert (await older.answer()).status == 409
         assert it.gateway.key_states()[0].quota.inflight == 0
+
+
+async def test_a_repeat_that_its_key_does_not_let_in_replaces_nothing() -> None:
+    rules = KeyRules(name="team-a", limits=KeyLimits(requests_per_minute=1))
+    options = GatewayOptions(sweep_s=0.02, keys=(ApiKey(key_digest(b"secret"), rules),))
+    go_on = asyncio.Event()
+
+    async def slow(served: Served) -> None:
+        await go_on.wait()
+        await answer_ok(served)
+
+    async with rig(slow, options=options) as it:
+        data = post("/v1/completions", BODY, KEY, "Authorization: Bearer secret")
+        older = await send(it, data)
+        await it.until(lambda: len(it.engine.served) == 1)
+        assert (await it.ask(data)).status == 429
+        go_on.set()
+        assert (await older.answer()).status == 200
+        assert len(it.gateway._shared.claims) == 0
+
+
+async def test_a_repeat_that_the_scheduler_refuses_replaces_nothing() -> None:
+    go_on = asyncio.Event()
+
+    async def slow(served: Served) -> None:
+        await go_on.wait()
+        await answer_ok(served)
+
+    async with rig(slow) as it:
+        older = await send(it, post("/v1/completions", BODY, KEY))
+        await it.until(lambda: len(it.engine.served) == 1)
+        it.placer.reason = Reason.QUEUE_FULL
+        assert (await it.ask(post("/v1/completions", BODY, KEY))).status == 429
+        go_on.set()
+        assert (await older.answer()).status == 200
+
+
+async def test_a_repeat_that_is_held_has_replaced_the_older() -> None:
+    async with rig(first_hangs(silent)) as it:
+        older = await send(it, post("/v1/completions", BODY, KEY))
+        await it.until(lambda: len(it.engine.served) == 1)
+        it.placer.hold = True
+        newer = await send(it, post("/v1/completions", BODY, KEY))
+        assert (await older.answer()).status == 409
+        it.placer.place_held()
+        assert (await newer.answer()).status == 200
 
 
 async def test_many_repeats_at_once_end_with_one_answer() -> None:

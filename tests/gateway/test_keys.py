@@ -274,7 +274,7 @@ async def test_requests_beyond_the_limit_are_429_with_a_time() -> None:
         refused = answers[-1]
         assert code(refused) == "rate_limit_exceeded"
         assert refused.header("x-pointsman-reason") == "key_requests"
-        assert 1 <= int(refused.header("retry-after") or 0) <= 20
+        assert 1 <= int(refused.header("retry-after") or 0) <= 30
         assert refused.header("x-ratelimit-remaining-requests") == "0"
         assert len(it.placer.order) == 3
         assert it.records.ended[-1].reason is Reason.KEY_REQUESTS
@@ -302,7 +302,8 @@ async def test_requests_at_once_are_exact() -> None:
         answers = await asyncio.gather(*asking)
         assert sorted(answer.status for answer in answers) == [200] * 5 + [429] * 15
         refused = next(answer for answer in answers if answer.status == 429)
-        assert (refused.header("retry-after"), code(refused)) == ("1", "rate_limit_exceeded")
+        assert code(refused) == "rate_limit_exceeded"
+        assert refused.header("retry-after") in {"1", "2"}
         await it.until(lambda: inflight(it) == 0)
         assert (await ask(it)).status == 200
 
@@ -349,7 +350,7 @@ async def test_an_overdraft_is_paid_off_first() -> None:
         await it.until(lambda: inflight(it) == 0)
         refused = await ask(it)
         assert (refused.status, refused.header("x-ratelimit-remaining-tokens")) == (429, "0")
-        assert 400 < int(refused.header("retry-after") or 0) <= 501
+        assert 400 < int(refused.header("retry-after") or 0) <= 752
 
 
 # --- every way out ------------------------------------------------------------------------

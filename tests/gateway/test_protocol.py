@@ -148,7 +148,8 @@ async def test_all_bodies_together_are_bounded() -> None:
         await first.send(post(body=b"x" * 1_000)[:-1])
         await it.until(lambda: it.gateway.state().bodies_bytes == 999)
         answer = await it.ask(post(body=b"x" * 1_000))
-        assert (answer.status, answer.header("retry-after")) == (429, "1")
+        assert answer.status == 429
+        assert answer.header("retry-after") in {"1", "2"}, "a second, and jitter"
 
 
 @pytest.mark.parametrize(

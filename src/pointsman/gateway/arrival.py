@@ -7,6 +7,7 @@ from typing import Final
 
 from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.errors import Reason
+from pointsman.core.events import Refused, Verdict
 from pointsman.core.ids import ModelName, RequestId
 from pointsman.core.request import Outcome, Request, meaning_one_of
 from pointsman.gateway.heads import RequestHead
@@ -22,7 +23,7 @@ from pointsman.gateway.routing import (
 )
 from pointsman.gateway.shared import Client, Shared
 from pointsman.gateway.visit import Visit
-from pointsman.ports import Placer
+from pointsman.ports import Placer, VerdictSink
 from pointsman.wire.endpoints import kept_route
 from pointsman.wire.openai import Endpoint, RoutingFields
 
@@ -41,6 +42,7 @@ class Arrival:
     wants_stream = False
     _withdraw: Callable[[], None] | None = None
     _claim: Claim | None = None
+    _replaces = False  # an older request under its key, if it is let in
 
     def __init__(
         self,
@@ -80,7 +82,9 @@ class Arrival:
             request = known_by_prompt(request)
         if not request.model:
             request = meaning_one_of(request, [c.name for c in self._shared.placer.models()])
-        return request if self._visit is None else self._visit.enter(request, fields, self._head)
+        if self._visit is None:
+            return request
+        return self._visit.enter(request, fields, self._head, replaces=self._replaces)
 
     def tokenize(
         self, request: Request, ready: Callable[[Request], None], crashed: Callable[[], None]
@@ -124,7 +128,9 @@ class Arrival:
             continues=route.response_id,
         )
         visit = self._visit
-        return request if visit is None else visit.enter(request, RoutingFields(), self._head)
+        if visit is None:
+            return request
+        return visit.enter(request, RoutingFields(), self._head, replaces=self._replaces)
 
     def _check_kept(self, response_id: str | None) -> None:
         """A turn may not go on from a response of another key's. Raises BodyRefused."""
@@ -142,28 +148,43 @@ class Arrival:
         return f"address:{address}" if address else ""
 
     def _stake_claim(self, request_id: RequestId, body: bytes) -> None:
-        """Before the key's quota is asked: the request that is replaced gives back its part."""
-        head, shared = self._head, self._shared
-        self._claim, older = shared.claims.stake(
+        head = self._head
+        self._claim, older = self._shared.claims.stake(
             request_id,
             client=self._sender(),
             key=head.idempotency_key,
             path=head.path,
             body=body,
         )
-        if older is not None:
-            shared.live[older].cut_off(Reason.SUPERSEDED)
+        self._replaces = older is not None
 
     @property
     def reads_usage(self) -> bool:
         """Whether the usage in its answer is its own: a kept response tells that of another."""
         return self.endpoint is not _KEPT
 
-    def offer(self, request: Request) -> None:
-        """Let it be kept to warm up nodes with, where that is configured."""
+    def ask(self, request: Request, on_verdict: VerdictSink) -> None:
+        """Ask for a node; and let the request be kept to warm up nodes with, where that is
+        configured."""
         shared = self._shared
         target, now_s = self._head.target, shared.now_s()
         shared.samples.offer(request, self.endpoint, target, self.body, now_s)
+        if self._replaces:
+            on_verdict = self._once_let_in(on_verdict)
+        self.placer.arrive(request, on_verdict)
+
+    def _once_let_in(self, on_verdict: VerdictSink) -> VerdictSink:
+        """Replace the older request under its key before the first verdict that is no refusal."""
+
+        def hear(verdict: Verdict) -> None:
+            if self._replaces and self._claim is not None and not isinstance(verdict, Refused):
+                self._replaces = False
+                older = self._shared.claims.over(self._claim)
+                if older is not None:
+                    self._shared.live[older].cut_off(Reason.SUPERSEDED)
+            on_verdict(verdict)
+
+        return hear
 
     def forget_body(self) -> None:
         self._client.hold_bytes(-len(self.body))

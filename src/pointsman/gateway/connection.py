@@ -14,7 +14,7 @@ from pointsman.gateway.handler import Handler
 from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.keys import Key
 from pointsman.gateway.reader import RequestReader
-from pointsman.gateway.replies import Reply, error_reply, render
+from pointsman.gateway.replies import Reply, render
 from pointsman.gateway.routes import (
     LocalRoute,
     NoRoute,
@@ -177,7 +177,11 @@ class ClientConnection(asyncio.Protocol):
         key = keys.find(head) if keys else None
         if key is None and keys and route not in _OPEN_ROUTES:
             self._reader.hold(-len(body))
-            self._reply(head, error_reply(Reason.UNAUTHORIZED), refused=Reason.UNAUTHORIZED)
+            self._reply(
+                head,
+                self._shared.refusal(Reason.UNAUTHORIZED),
+                refused=Reason.UNAUTHORIZED,
+            )
         elif isinstance(route, Endpoint):
             handler = self._handler = Handler(self._shared, self, head, route, key)
             try:
@@ -193,16 +197,16 @@ class ClientConnection(asyncio.Protocol):
         placer = self._shared.placer
         match route:
             case NoRoute():
-                reply = error_reply(route.reason, allow=route.allow)
+                reply = self._shared.refusal(route.reason, allow=route.allow)
                 self._reply(head, reply, key, refused=route.reason)
             case LocalRoute.MODELS:
                 self._reply(head, models_reply(placer, key), key)
             case LocalRoute.MODEL:
-                self._reply(head, model_reply(placer, key, head.path), key)
+                self._reply(head, model_reply(self._shared, key, head.path), key)
             case LocalRoute.HEALTH:
                 self._reply(head, health_reply())
             case LocalRoute.READY:
-                self._reply(head, ready_reply(placer, draining=self._shared.draining))
+                self._reply(head, ready_reply(self._shared))
             case LocalRoute.PREFLIGHT:
                 allow = allowed_methods(head.path) or b"GET, POST, OPTIONS"
                 self._reply(head, self._shared.cors.preflight(head, allow))
@@ -229,7 +233,7 @@ class ClientConnection(asyncio.Protocol):
     def _turn_away(self, reason: Reason, detail: str = "") -> None:
         """Answer what cannot be served and read no further; linger, since what the client
         still sends would otherwise reset the connection and cost it the answer."""
-        self._write(error_reply(reason, detail), self._reader.head, close=True)
+        self._write(self._shared.refusal(reason, detail), self._reader.head, close=True)
         self._tell_refused(reason)
         self._is_over = True
         self._deadline_s = self._shared.now_s() + self._shared.options.linger_s

@@ -28,7 +28,6 @@ from pointsman.gateway.keys import Key
 from pointsman.gateway.pools import Dial
 from pointsman.gateway.record import ended, exchange_record
 from pointsman.gateway.relay import Relay
-from pointsman.gateway.replies import error_reply
 from pointsman.gateway.routing import BodyRefused
 from pointsman.gateway.shared import Client, Shared
 from pointsman.gateway.upstream import NodePool, UpstreamConnection
@@ -94,8 +93,7 @@ class Handler:
     def _arrive(self, request: Request) -> None:
         """Its prompt is known as well as it can be: ask for a node."""
         self._owes_settlement = True
-        self._arrival.offer(request)
-        self._arrival.placer.arrive(request, self.on_verdict)
+        self._arrival.ask(request, self.on_verdict)
 
     # --- the placer's word --------------------------------------------------------------
 
@@ -215,7 +213,7 @@ class Handler:
             self._settle(Outcome(end=cause, status=500))
         is_untold = self._answer.status is None
         if is_untold:
-            self._answer.refuse(error_reply(Reason.INTERNAL), Reason.INTERNAL)
+            self._answer.refuse(self._shared.refusal(Reason.INTERNAL), Reason.INTERNAL)
         self._client.answered(close=True)
         if not is_untold:
             self._client.abort()
@@ -351,7 +349,9 @@ class Handler:
         retry_after_s: float | None = None,
         cause: EndCause = EndCause.REFUSED,
     ) -> None:
-        reply = error_reply(reason, detail, param=param, code=code, retry_after_s=retry_after_s)
+        reply = self._shared.refusal(
+            reason, detail, param=param, code=code, retry_after_s=retry_after_s
+        )
         self._answer.refuse(reply, reason, detail)
         self._end(cause, reason)
         self._client.answered(close=self._answer.closes)

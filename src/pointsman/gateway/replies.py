@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from math import ceil, inf
+from random import Random
 
 import msgspec
 
+from pointsman.core.admission.pressure import jittered_s
 from pointsman.core.decision import Prospect
 from pointsman.core.errors import ANSWERS, Reason
 from pointsman.gateway.heads import RequestHead, status_line
@@ -38,16 +40,20 @@ def error_reply(
     param: str | None = None,
     code: str | None = None,
     retry_after_s: float | None = None,
+    rng: Random,
     allow: bytes = b"",
 ) -> Reply:
     """The answer that `reason` calls for. `detail` replaces the table's message.
 
-    `retry_after_s` raises the table's floor and is never shown where waiting does not help.
+    `retry_after_s` is jittered already, and is never shown where waiting does not help. Without it
+    the table's is told, with jitter from `rng`: those who are turned away together are not to
+    come back together.
     """
     answer = ANSWERS[reason]
     lines = [JSON, b"x-pointsman-reason: %b\r\n" % reason.encode()]
-    if answer.retry_after_s is not None:
-        lines.append(wait_lines(max(answer.retry_after_s, retry_after_s or 0.0)))
+    if (floor_s := answer.retry_after_s) is not None:
+        wait_s = jittered_s(floor_s, rng) if retry_after_s is None else max(floor_s, retry_after_s)
+        lines.append(wait_lines(wait_s))
     if not answer.may_retry:
         lines.append(NO_RETRY)
     if answer.status == 401:

@@ -9,7 +9,8 @@ import msgspec
 from pointsman.core.errors import Reason
 from pointsman.core.events import ModelCard
 from pointsman.gateway.keys import Key
-from pointsman.gateway.replies import Reply, error_reply
+from pointsman.gateway.replies import Reply
+from pointsman.gateway.shared import Shared
 from pointsman.ports import Placer
 from pointsman.wire.endpoints import kept_route
 from pointsman.wire.openai import Endpoint, endpoint_of
@@ -78,11 +79,13 @@ def health_reply() -> Reply:
     return Reply(200, b'{"status":"ok"}')
 
 
-def ready_reply(placer: Placer, *, draining: bool) -> Reply:
+def ready_reply(shared: Shared) -> Reply:
     """Whether a request sent here can be served."""
-    if draining:
-        return error_reply(Reason.DRAINING)
-    return Reply(200, b'{"status":"ready"}') if placer.ready() else error_reply(Reason.NO_NODE)
+    if shared.draining:
+        return shared.refusal(Reason.DRAINING)
+    if not shared.placer.ready():
+        return shared.refusal(Reason.NO_NODE)
+    return Reply(200, b'{"status":"ready"}')
 
 
 def models_reply(placer: Placer, key: Key | None) -> Reply:
@@ -90,13 +93,13 @@ def models_reply(placer: Placer, key: Key | None) -> Reply:
     return Reply(200, _list_body(_visible(placer, key)))
 
 
-def model_reply(placer: Placer, key: Key | None, path: str) -> Reply:
+def model_reply(shared: Shared, key: Key | None, path: str) -> Reply:
     """One model. Names may hold slashes, percent-encoded or not."""
     name = unquote(path[len(_MODEL_PREFIX) :])
-    for card in _visible(placer, key):
+    for card in _visible(shared.placer, key):
         if card.name == name:
             return Reply(200, msgspec.json.encode(_entry(card)))
-    return error_reply(Reason.MODEL_NOT_FOUND, param="model")
+    return shared.refusal(Reason.MODEL_NOT_FOUND, param="model")
 
 
 def _visible(placer: Placer, key: Key | None) -> tuple[ModelCard, ...]:

@@ -4,6 +4,8 @@ import asyncio
 import itertools
 import secrets
 import time
+from functools import partial
+from random import Random
 from typing import Protocol
 
 from pointsman.core.errors import Reason
@@ -15,7 +17,7 @@ from pointsman.gateway.lookout import Lookout
 from pointsman.gateway.observer import GatewayObserver
 from pointsman.gateway.options import GatewayOptions
 from pointsman.gateway.pools import Pools
-from pointsman.gateway.replies import Cors
+from pointsman.gateway.replies import Cors, error_reply
 from pointsman.gateway.samples import Samples
 from pointsman.ports import Placer, PromptTokenizer
 
@@ -92,6 +94,8 @@ class Shared:
         self.bodies_bytes = 0
         self.draining = False
         self.emptied = asyncio.Event()
+        self.rng = Random()  # for jitter
+        self.refusal = partial(error_reply, rng=self.rng)
         self._id_prefix = secrets.token_hex(8)
         self._id_numbers = itertools.count()
         self.apply(options)

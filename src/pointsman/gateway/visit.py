@@ -4,6 +4,7 @@ from math import ceil
 
 import msgspec
 
+from pointsman.core.admission.pressure import jittered_s
 from pointsman.core.blocks import Prompt
 from pointsman.core.errors import EndCause, Reason
 from pointsman.core.request import Outcome, Request
@@ -20,7 +21,7 @@ _NOT_RUN = frozenset({EndCause.REFUSED, EndCause.ENGINE_REFUSED})
 
 
 class KeyRefused(Exception):  # noqa: N818 - named by whose fault it is
-    """The key does not let the request in; `wait_s` as in `Exceeded`."""
+    """The key does not let the request in; `wait_s` as in `Exceeded`, with jitter."""
 
     def __init__(self, reason: Reason, detail: str = "", wait_s: float | None = None) -> None:
         super().__init__(detail)
@@ -37,8 +38,10 @@ class Visit:
         self._shared = shared
         self._reserved: int | None = None
 
-    def enter(self, request: Request, fields: RoutingFields, head: RequestHead) -> Request:
-        """The request as its key lets it in. Raises KeyRefused."""
+    def enter(
+        self, request: Request, fields: RoutingFields, head: RequestHead, *, replaces: bool
+    ) -> Request:
+        """The request as its key lets it in, maybe in the place of another. Raises KeyRefused."""
         rules = self._key.rules
         if rules.models and not self._key.allows(request.model):
             raise KeyRefused(Reason.MODEL_NOT_ALLOWED)
@@ -47,9 +50,11 @@ class Visit:
             detail = f"The key's requests may have a 'priority' of {-rules.priority_max} or more."
             raise KeyRefused(Reason.PRIORITY_NOT_ALLOWED, detail)
         tokens = _estimate(request.prompt)
-        exceeded = self._key.quota.enter(tokens, self._shared.now_s())
+        exceeded = self._key.quota.enter(tokens, self._shared.now_s(), replaces=replaces)
         if exceeded is not None:
-            raise KeyRefused(exceeded.reason, exceeded.detail, exceeded.wait_s)
+            wait_s = exceeded.wait_s
+            told_s = None if wait_s is None else jittered_s(wait_s, self._shared.rng)
+            raise KeyRefused(exceeded.reason, exceeded.detail, told_s)
         self._reserved = tokens
         return self._under_its_rules(request, head)
 

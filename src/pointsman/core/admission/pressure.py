@@ -54,4 +54,9 @@ class Pressure:
 
 def spread_s(wait_s: float, rng: Random) -> float:
     """`wait_s` with jitter, within what a client may be told."""
-    return min(RETRY_AFTER_MAX_S, wait_s * (1.0 + JITTER * rng.random()))
+    return min(RETRY_AFTER_MAX_S, jittered_s(wait_s, rng))
+
+
+def jittered_s(wait_s: float, rng: Random) -> float:
+    """Up to half as much longer, so that those who are turned away together come back apart."""
+    return wait_s * (1.0 + JITTER * rng.random())

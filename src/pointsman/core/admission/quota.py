@@ -22,10 +22,10 @@ class Quota:
         self._requests = _bucket(limits.requests_per_minute)
         self._tokens = _bucket(limits.tokens_per_minute)
 
-    def enter(self, tokens: int, now_s: float) -> Exceeded | None:
+    def enter(self, tokens: int, now_s: float, *, replaces: bool = False) -> Exceeded | None:
         """Let a request of about `tokens` in and book it; or say what it exceeds, and book
-        nothing."""
-        exceeded = self._exceeded(tokens, now_s)
+        nothing. One that `replaces` another of the key's runs in its place."""
+        exceeded = self._exceeded(tokens, now_s, self.inflight - replaces)
         if exceeded is not None:
             return exceeded
         self.inflight += 1
@@ -69,9 +69,9 @@ class Quota:
         """What is left of the tokens; None without such a limit."""
         return None if self._tokens is None else _standing(self._tokens, now_s)
 
-    def _exceeded(self, tokens: int, now_s: float) -> Exceeded | None:
+    def _exceeded(self, tokens: int, now_s: float, inflight: int) -> Exceeded | None:
         at_once, requests, bucket = self._concurrency_max, self._requests, self._tokens
-        if at_once is not None and self.inflight >= at_once:
+        if at_once is not None and inflight >= at_once:
             detail = f"The key has {at_once} requests in flight, its limit. Wait for one to end."
             return Exceeded(Reason.KEY_CONCURRENCY, _CONCURRENCY_WAIT_S, detail)
         if requests is not None and not requests.holds(1, now_s):
