@@ -15,12 +15,6 @@ from pointsman.cli.replay import replay
 
 FILES = sorted((Path(__file__).parents[2] / "bench" / "scenarios").glob("*.yaml"))
 
-SHORT_OF: dict[str, frozenset[str]] = {
-    # 1.27 with this seed, 1.25 and 0.98 with the next two; their mean keeps it.
-    "overload": frozenset({"overload: ttft_s.p99 (priority high, steady)"}),
-}
-"""Bars, by file, that are missed so far, or with this seed."""
-
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_bars_are_kept(path: Path) -> None:
@@ -30,4 +24,4 @@ def test_bars_are_kept(path: Path) -> None:
     verdicts = json.loads(result.stdout)["expectations"]
     assert verdicts, "a scenario without a bar shows nothing"
     missed = {f"{each['scenario']}: {each['measure']}" for each in verdicts if not each["kept"]}
-    assert missed <= SHORT_OF.get(path.stem, frozenset())
+    assert not missed

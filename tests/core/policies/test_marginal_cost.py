@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_LOW, PRIORITY_NORMAL
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.marginal_cost import MarginalCost
 from pointsman.core.row import Row
@@ -38,6 +39,13 @@ def test_decoding_and_what_others_lose_count_a_second_for_a_second() -> None:
     terms = ("decode_s", "interrupted_s", "stall_s", "slowdown_s")
     costs: list[dict[str, Any]] = [{term: 2.0} for term in terms]
     assert scores(*(row("n", **cost) for cost in costs)) == pytest.approx([2.0] * 4)
+
+
+def test_what_others_lose_counts_half_for_the_urgent() -> None:
+    for priority, seconds in ((PRIORITY_HIGH, 1.0), (PRIORITY_NORMAL, 2.0), (PRIORITY_LOW, 2.0)):
+        for lost in (row("n", stall_s=2.0), row("n", slowdown_s=2.0)):
+            MarginalCost().choose(request("r", priority=priority), [lost], Random(0))
+            assert lost.score == pytest.approx(seconds)
 
 
 def test_work_counts_as_much_on_a_slow_node_as_on_a_fast_one() -> None:

@@ -2,7 +2,8 @@
 
     T     = queue_s + kv_wait_s + prefill_s               the request's own time to first token
     D     = decode_s + interrupted_s                      and from there to its end
-    X     = stall_s + slowdown_s                          the delay it imposes on who is there
+    X     = stall_s + slowdown_s                          the delay it imposes on who is there;
+                                                          half of it if more urgent than usual
     W     = work_s, as the fastest candidate would do it  the work it costs the cluster
     score = price(T) + D + X + 3·W                        [s]
     price = 5·T + 2·T² up to T = 1 s, from there 9 s a second
@@ -13,6 +14,8 @@ cached prefix or a calm node is taken. Work that a cached prefix saves is saved 
 later, and is as much wherever it would have been done: so it counts in the seconds of one node,
 or slow nodes would be spared and fast ones drowned (measured in docs/POLICIES.md).
 
+Whoever is more urgent than normal finds mostly others there, whose delay matters less than its own.
+
 Where a candidate's speeds are not learned yet, seconds cannot be compared: lmetric decides.
 """
 
@@ -21,6 +24,7 @@ from math import inf
 from random import Random
 from typing import ClassVar, Final
 
+from pointsman.core.limits import PRIORITY_NORMAL
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Stateless
 from pointsman.core.policies.lmetric import LMetric
@@ -32,6 +36,7 @@ FIRST_TOKEN_WEIGHT: Final = 5.0
 CONVEXITY_PER_S: Final = 2.0
 CONVEX_UP_TO_S: Final = 1.0
 WORK_WEIGHT: Final = 3.0
+URGENT_IMPOSES: Final = 0.5
 
 
 class MarginalCost(Stateless):
@@ -49,22 +54,24 @@ class MarginalCost(Stateless):
             if not row.calibrated:
                 return self._uncalibrated.choose(request, rows, rng)
             fastest_s = row.uncached_s if row.uncached_s < fastest_s else fastest_s
+        others = URGENT_IMPOSES if request.priority > PRIORITY_NORMAL else 1.0
         for row in rows:
             first_token_s = row.queue_s + row.kv_wait_s + row.prefill_s
             own_s = _price_s(first_token_s) + row.decode_s + row.interrupted_s
             work_s = row.work_s * fastest_s / row.uncached_s if row.uncached_s else 0.0
-            row.score = own_s + row.stall_s + row.slowdown_s + WORK_WEIGHT * work_s
+            imposed_s = others * row.stall_s
+            row.score = own_s + imposed_s + others * row.slowdown_s + WORK_WEIGHT * work_s
             if row.shared_s:
-                row.score -= _invested_s(row, first_token_s, fastest_s)
+                row.score -= _invested_s(row, first_token_s, imposed_s, fastest_s)
         return pick_cheapest(rows, why="least delay for all", weight=FIRST_TOKEN_WEIGHT)
 
 
-def _invested_s(row: Row, first_token_s: float, fastest_s: float) -> float:
+def _invested_s(row: Row, first_token_s: float, imposed_s: float, fastest_s: float) -> float:
     """What of its score is for the later users of a hot prefix."""
     share = row.shared_s / row.work_s
     sooner_s = _price_s(first_token_s) - _price_s(first_token_s - row.shared_s)
     work_s = row.shared_s * fastest_s / row.uncached_s
-    return sooner_s + share * row.stall_s + WORK_WEIGHT * work_s
+    return sooner_s + share * imposed_s + WORK_WEIGHT * work_s
 
 
 def _price_s(first_token_s: float) -> float:
