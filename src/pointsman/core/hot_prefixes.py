@@ -14,28 +14,27 @@ cools, nothing is left out, and engines evict it as anything else.
 
 from collections.abc import Iterator
 from heapq import nlargest
-from math import exp
+from typing import Final, NamedTuple
 
-import msgspec
-
+from pointsman.core.faded import Faded, left
 from pointsman.core.ids import BlockHash, ModelName
 
-HOT_MEMORY_S = 10.0
+HOT_MEMORY_S: Final = 10.0
 """How long a request counts in its prefix's share of the traffic: a few times as long as a long
 prefix takes to compute, so that a sudden one is met before its holders drown in it."""
 
-HOT_HOLDERS_SLACK = 1.5
+HOT_HOLDERS_SLACK: Final = 1.5
 """Nodes that hold a hot prefix, over its share of the requests: as many as its share carry it only
 if they do nothing else."""
 
-HOT_REQUESTS_MIN = 4.0
+HOT_REQUESTS_MIN: Final = 4.0
 """Requests lately, for each holder, below which nothing is invested in a prefix."""
 
-HOT_PREFIXES_MAX = 2_048
+HOT_PREFIXES_MAX: Final = 2_048
 """Boundaries counted: with 100 bytes each, 0.2 MB."""
 
 
-class HotPrefix(msgspec.Struct, frozen=True, gc=False):
+class HotPrefix(NamedTuple):
     """One prefix at one moment. `share` is of its model's requests, `tokens` its length,
     `requests` those of the last seconds, of which `hit_share` went where it is held."""
 
@@ -47,15 +46,15 @@ class HotPrefix(msgspec.Struct, frozen=True, gc=False):
     hit_share: float
 
 
-_HIT_WEIGHT = 1 / 32  # of the newest request in a prefix's hit share
+_HIT_WEIGHT: Final = 1 / 32  # of the newest request in a prefix's hit share
 
 
 class HotPrefixes:
     """Counts by boundary. Bounded: the coldest half gives way when it is full."""
 
     def __init__(self) -> None:
-        self._prefixes: dict[BlockHash, _Faded] = {}
-        self._totals: dict[ModelName, _Faded] = {}
+        self._prefixes: dict[BlockHash, _Prefix] = {}
+        self._totals: dict[ModelName, Faded] = {}
 
     def placed(
         self, block: BlockHash | None, model: ModelName, tokens: int, now_s: float, *, hits: bool
@@ -64,17 +63,17 @@ class HotPrefixes:
         node `hits`, that is holds it."""
         total = self._totals.get(model)
         if total is None:
-            total = self._totals[model] = _Faded(model, 0, now_s)
-        total.add(now_s)
+            total = self._totals[model] = Faded()
+        total.add(1.0, now_s, HOT_MEMORY_S)
         if block is None:
             return
         prefix = self._prefixes.get(block)
         if prefix is None:
             if len(self._prefixes) >= HOT_PREFIXES_MAX:
                 self._forget_coldest(now_s)
-            prefix = self._prefixes[block] = _Faded(model, tokens, now_s)
-            prefix.before = total.at(now_s) - 1.0
-        prefix.add(now_s)
+            before = total.at(now_s, HOT_MEMORY_S) - 1.0
+            prefix = self._prefixes[block] = _Prefix(model, tokens, before, now_s)
+        prefix.requests.add(1.0, now_s, HOT_MEMORY_S)
         prefix.hit_share += (hits - prefix.hit_share) * _HIT_WEIGHT
 
     def invested(self, block: BlockHash, nodes: int, holders: int, now_s: float) -> float:
@@ -83,7 +82,7 @@ class HotPrefixes:
         prefix = self._prefixes.get(block)
         if prefix is None:
             return 0.0
-        requests = prefix.at(now_s)
+        requests = prefix.requests.at(now_s, HOT_MEMORY_S)
         if requests < HOT_REQUESTS_MIN * (holders + 1):
             return 0.0
         share = requests / self._since(prefix, now_s)
@@ -91,10 +90,10 @@ class HotPrefixes:
             return 0.0
         return 1.0 - (holders + 1) / requests
 
-    def _since(self, prefix: "_Faded", now_s: float) -> float:
+    def _since(self, prefix: "_Prefix", now_s: float) -> float:
         """Its model's requests since it was first seen: a sudden one has its full share at once."""
-        total = self._totals[prefix.model].at(now_s)
-        before = prefix.before * exp((prefix.first_s - now_s) / HOT_MEMORY_S)
+        total = self._totals[prefix.model].at(now_s, HOT_MEMORY_S)
+        before = prefix.before * left(now_s - prefix.first_s, HOT_MEMORY_S)
         return max(1.0, total - before)
 
     def hottest(self, count: int, now_s: float) -> list[HotPrefix]:
@@ -103,39 +102,31 @@ class HotPrefixes:
         return [prefix for prefix in found if prefix.requests >= HOT_REQUESTS_MIN]
 
     def _seen(self, now_s: float) -> Iterator[HotPrefix]:
-        for block, faded in self._prefixes.items():
-            requests = faded.at(now_s)
-            share = requests / max(self._totals[faded.model].at(now_s), 1.0)
-            hits = faded.hit_share
-            yield HotPrefix(block, faded.model, faded.tokens, min(share, 1.0), requests, hits)
+        for block, known in self._prefixes.items():
+            requests = known.requests.at(now_s, HOT_MEMORY_S)
+            share = requests / max(self._totals[known.model].at(now_s, HOT_MEMORY_S), 1.0)
+            hits = known.hit_share
+            yield HotPrefix(block, known.model, known.tokens, min(share, 1.0), requests, hits)
 
     def _forget_coldest(self, now_s: float) -> None:
-        counts = sorted(faded.at(now_s) for faded in self._prefixes.values())
-        median = counts[len(counts) // 2]
-        kept = [(b, f) for b, f in self._prefixes.items() if f.at(now_s) > median]
+        counts = {b: p.requests.at(now_s, HOT_MEMORY_S) for b, p in self._prefixes.items()}
+        median = sorted(counts.values())[len(counts) // 2]
+        kept = [(b, p) for b, p in self._prefixes.items() if counts[b] > median]
         self._prefixes = dict(kept[: HOT_PREFIXES_MAX // 2])
 
     def __len__(self) -> int:
         return len(self._prefixes)
 
 
-class _Faded:
-    """A count that fades."""
+class _Prefix:
+    """What is counted of one. `before` are its model's requests of late when it was first seen."""
 
-    __slots__ = ("_at_s", "_count", "before", "first_s", "hit_share", "model", "tokens")
+    __slots__ = ("before", "first_s", "hit_share", "model", "requests", "tokens")
 
-    def __init__(self, model: ModelName, tokens: int, now_s: float) -> None:
+    def __init__(self, model: ModelName, tokens: int, before: float, now_s: float) -> None:
         self.model = model
         self.tokens = tokens
-        self._count = 0.0
+        self.requests = Faded()
         self.hit_share = 1.0
-        self.before = 0.0  # requests that its model had lately, when it was first seen
+        self.before = before
         self.first_s = now_s
-        self._at_s = now_s
-
-    def add(self, now_s: float) -> None:
-        self._count = self.at(now_s) + 1.0
-        self._at_s = now_s
-
-    def at(self, now_s: float) -> float:
-        return self._count * exp((self._at_s - now_s) / HOT_MEMORY_S)

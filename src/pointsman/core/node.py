@@ -6,13 +6,13 @@ and what was booked on the old one stays with the old one. Its health is its `co
 
 from collections.abc import Callable
 from functools import partial
-from math import exp
 from typing import Final
 
 from pointsman.core.blocks import Scheme, Unit
 from pointsman.core.calibration import Calibration, Pace, Speeds
 from pointsman.core.condition import Condition
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals, NodeSpec
+from pointsman.core.faded import Faded
 from pointsman.core.health import SERVING, Health, Turn
 from pointsman.core.ids import ModelName, NodeId, RequestId, Slot
 from pointsman.core.limits import (
@@ -75,8 +75,7 @@ class Node:
         self.queue_attention = 0.0
         self.queue_s = 0.0
         self.prefilled_s = 0.0
-        self._prefilled_lately_s = 0.0
-        self._prefilled_at_s = 0.0
+        self._prefilled_lately_s = Faded()
         self.kv_tokens = 0
         self.output_tokens = 0
         self.prefills: dict[RequestId, Work] = {}  # that are not over, oldest first
@@ -151,10 +150,7 @@ class Node:
 
     def prefill_share(self, now_s: float) -> float:
         """Share of its time that went to prefills of late."""
-        return self._faded_s(now_s) / PREFILL_MEMORY_S
-
-    def _faded_s(self, now_s: float) -> float:
-        return self._prefilled_lately_s * exp((self._prefilled_at_s - now_s) / PREFILL_MEMORY_S)
+        return self._prefilled_lately_s.at(now_s, PREFILL_MEMORY_S) / PREFILL_MEMORY_S
 
     def learns(self, now_s: float) -> bool:
         """Whether a sample that ends now is worth learning from: all until the speeds are
@@ -198,8 +194,7 @@ class Node:
         self.queue_attention -= work.attention
         self.queue_s -= work.prefill_s
         self.prefilled_s += work.prefill_s
-        self._prefilled_lately_s = self._faded_s(now_s) + work.prefill_s
-        self._prefilled_at_s = now_s
+        self._prefilled_lately_s.add(work.prefill_s, now_s, PREFILL_MEMORY_S)
         if not self.prefills:
             self.queue_s = self.queue_attention = 0.0  # rounding does not add up
 

@@ -5,11 +5,15 @@ request that came so far. 1 is no repeat at all. Counts fade with a half-life of
 the same factor, so that their ratios need no clock.
 """
 
-from math import exp2
+from typing import Final
 
-HALF_LIFE_S = 60.0
+from pointsman.core.faded import left, memory_s
 
-_FADE_S = 1.0
+HALF_LIFE_S: Final = 60.0
+
+_MEMORY_S: Final = memory_s(HALF_LIFE_S)
+
+_FADE_S: Final = 1.0
 """Counts fade in steps of this: a power for every request would be for nothing."""
 
 
@@ -50,11 +54,11 @@ class Amplification:
         return _ratio(self._placements, self._replacements)
 
     def _fade(self, now_s: float) -> None:
-        factor = exp2(-(now_s - self._at_s) / HALF_LIFE_S)
-        self._arrivals *= factor
-        self._repeats *= factor
-        self._placements *= factor
-        self._replacements *= factor
+        share = left(now_s - self._at_s, _MEMORY_S)
+        self._arrivals *= share
+        self._repeats *= share
+        self._placements *= share
+        self._replacements *= share
         self._at_s = now_s
 
 

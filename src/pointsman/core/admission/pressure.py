@@ -5,9 +5,10 @@ more seconds than the least, or each second brings all of them. Jitter of a half
 apart that were refused together, by a restart or a full queue.
 """
 
-from math import exp2
 from random import Random
+from typing import Final
 
+from pointsman.core.faded import left, memory_s
 from pointsman.core.limits import RETRY_AFTER_MAX_S
 
 PRESSURE_S_MAX = 10.0
@@ -16,8 +17,8 @@ PRESSURE_S_MAX = 10.0
 JITTER = 0.5
 """The most that chance adds, as a share. It never takes off: who comes early is turned away."""
 
-_HALF_LIFE_S = 10.0
-_FADE_S = 0.25
+_MEMORY_S: Final = memory_s(10.0)
+_FADE_S: Final = 0.25
 
 
 class Pressure:
@@ -46,9 +47,9 @@ class Pressure:
     def _fade(self, now_s: float) -> None:
         elapsed_s = now_s - self._at_s
         if elapsed_s >= _FADE_S:
-            factor = exp2(-elapsed_s / _HALF_LIFE_S)
-            self._refused *= factor
-            self._placed *= factor
+            share = left(elapsed_s, _MEMORY_S)
+            self._refused *= share
+            self._placed *= share
             self._at_s = now_s
 
 

@@ -1,7 +1,9 @@
 """What the retry guard remembers: of a request that was turned away, and of who sent it."""
 
-from math import exp2
 from typing import Final
+
+from pointsman.core import faded
+from pointsman.core.faded import Faded, left
 
 STRIKES_MAX: Final = 6.0
 """Each strike doubles the wait; more than this many would pass any bound on it."""
@@ -25,8 +27,7 @@ _RATE_GROWTH: Final = 1.5
 _BURST: Final = 50.0
 """Requests that it may send at once then."""
 
-_RATE_HALF_LIFE_S: Final = 30.0
-_PER_S: Final = 0.6931471805599453 / _RATE_HALF_LIFE_S  # ln 2: a faded count as a rate
+_RATE_MEMORY_S: Final = faded.memory_s(30.0)
 
 
 class TurnedAway:
@@ -56,7 +57,7 @@ class TurnedAway:
         self.was_early = False
         self.noted_s = 0.0
         self.until_s = float("-inf")
-        self._strikes = 0.0
+        self._strikes = Faded()
         self._struck_s = 0.0
 
     @property
@@ -65,15 +66,16 @@ class TurnedAway:
         connection may be seen before the end of the old one, and a proxy may keep that open."""
         return self.running > 0 and self.times_given_up > 0
 
-    def strikes(self, now_s: float, half_life_s: float) -> float:
+    def strikes(self, now_s: float, memory_s: float) -> float:
         """What is left of its strikes."""
-        return self._strikes * exp2(-(now_s - self._struck_s) / half_life_s)
+        return self._strikes.at(now_s, memory_s)
 
-    def strike(self, now_s: float, half_life_s: float) -> None:
+    def strike(self, now_s: float, memory_s: float) -> None:
         """One more, unless the last one was just now."""
         if self._strikes and now_s - self._struck_s < _STRIKE_GAP_S:
             return
-        self._strikes = min(STRIKES_MAX, self.strikes(now_s, half_life_s) + 1.0)
+        room = STRIKES_MAX - self._strikes.at(now_s, memory_s)
+        self._strikes.add(min(1.0, room), now_s, memory_s)
         self._struck_s = now_s
 
 
@@ -86,7 +88,6 @@ class Sender:
         "_at_s",
         "_calm",
         "_early",
-        "_judged_s",
         "_turned_away",
         "noted_s",
         "until_s",
@@ -98,21 +99,20 @@ class Sender:
         self._calm = 0.0
         self._allowance = _BURST
         self._at_s = now_s
-        self._turned_away = 0.0
-        self._early = 0.0
-        self._judged_s = now_s
+        self._turned_away = Faded()
+        self._early = Faded()
 
     # --- its rate -----------------------------------------------------------------------
 
     def came_in_calm(self, now_s: float) -> None:
         """Learn its rate."""
-        self._calm = self._calm * exp2(-(now_s - self._at_s) / _RATE_HALF_LIFE_S) + 1.0
+        self._calm = self._calm * left(now_s - self._at_s, _RATE_MEMORY_S) + 1.0
         self._allowance = _BURST
         self._at_s = now_s
 
     def may_send(self, now_s: float) -> bool:
         """Whether this request is within what it sent before, and somewhat more."""
-        rate = max(_RATE_MIN, _RATE_GROWTH * _PER_S * self._calm)
+        rate = max(_RATE_MIN, _RATE_GROWTH * self._calm / _RATE_MEMORY_S)
         self._allowance = min(_BURST, self._allowance + rate * (now_s - self._at_s))
         self._at_s = now_s
         if self._allowance < 1.0:
@@ -122,25 +122,16 @@ class Sender:
 
     # --- its haste ----------------------------------------------------------------------
 
-    def turned_away(self, now_s: float, half_life_s: float) -> None:
+    def turned_away(self, now_s: float, memory_s: float) -> None:
         """One more of its requests was."""
-        self._fade(now_s, half_life_s)
-        self._turned_away += 1.0
+        self._turned_away.add(1.0, now_s, memory_s)
 
-    def came_early(self, now_s: float, half_life_s: float) -> None:
+    def came_early(self, now_s: float, memory_s: float) -> None:
         """One of those came back too early; counted once for each."""
-        self._fade(now_s, half_life_s)
-        self._early += 1.0
+        self._early.add(1.0, now_s, memory_s)
 
-    def is_hasty(self, now_s: float, half_life_s: float) -> bool:
+    def is_hasty(self, now_s: float, memory_s: float) -> bool:
         """Whether nearly all that is turned away comes back too early."""
-        if self._early < _HASTY_MIN:
-            return False
-        self._fade(now_s, half_life_s)
-        return self._early >= max(_HASTY_MIN, _HASTY_SHARE * self._turned_away)
-
-    def _fade(self, now_s: float, half_life_s: float) -> None:
-        factor = exp2(-(now_s - self._judged_s) / half_life_s)
-        self._turned_away *= factor
-        self._early *= factor
-        self._judged_s = now_s
+        early = self._early.at(now_s, memory_s)
+        turned_away = self._turned_away.at(now_s, memory_s)
+        return early >= max(_HASTY_MIN, _HASTY_SHARE * turned_away)

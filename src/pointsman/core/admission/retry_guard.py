@@ -27,6 +27,7 @@ from pointsman.core.admission.amplification import Amplification
 from pointsman.core.admission.pressure import Pressure, spread_s
 from pointsman.core.admission.remembered import Sender, TurnedAway
 from pointsman.core.errors import ANSWERS, EndCause, Reason
+from pointsman.core.faded import memory_s
 from pointsman.core.ids import ModelName
 from pointsman.core.limits import (
     CLIENTS_REMEMBERED_MAX,
@@ -69,7 +70,7 @@ class RetryGuard:
         self.repeats_after_refusal = 0
         self.repeats_after_giving_up = 0
         self.penalties = 0
-        self._rules = rules
+        self.apply(rules)
         self._is_contended = is_contended
         self._rng = Random(f"retry guard {seed}")
         self._pressure = Pressure()
@@ -81,6 +82,7 @@ class RetryGuard:
     def apply(self, rules: GuardRules) -> None:
         """Go by these from here on; strikes stay."""
         self._rules = rules
+        self._strike_memory_s = memory_s(rules.strike_half_life_s)
 
     # --- what the scheduler tells -------------------------------------------------------
 
@@ -127,7 +129,7 @@ class RetryGuard:
             self._pressure.refused(now_s)
         wait_s = max(wait_s, self._pressure.wait_s(least_s, now_s))
         if turned is not None:
-            grown_s = wait_s * exp2(turned.strikes(now_s, self._rules.strike_half_life_s))
+            grown_s = wait_s * exp2(turned.strikes(now_s, self._strike_memory_s))
             wait_s = max(wait_s, min(self._rules.penalty_s_max, grown_s))
         told_s = spread_s(wait_s, self._rng)
         # An engine that was asked may have told the client a wait of its own.
@@ -153,11 +155,11 @@ class RetryGuard:
         if turned is None:
             return
         turned.times_given_up += 1
-        half_life_s = self._rules.strike_half_life_s
+        memory_s = self._strike_memory_s
         if turned.times_given_up > 1:
-            turned.strike(now_s, half_life_s)
+            turned.strike(now_s, memory_s)
         wait_s = self._pressure.wait_s(_GAVE_UP_WAIT_S, now_s) * exp2(
-            turned.strikes(now_s, half_life_s)
+            turned.strikes(now_s, memory_s)
         )
         client = self._clients.get(request.client)
         self._keep_away(turned, client, now_s + min(wait_s, self._rules.penalty_s_max))
@@ -186,18 +188,18 @@ class RetryGuard:
         is_early = now_s < turned.until_s or turned.is_given_up_again
         if not is_early or not self._punishes(request, now_s):
             return None
-        half_life_s = self._rules.strike_half_life_s
-        turned.strike(now_s, half_life_s)
+        memory_s = self._strike_memory_s
+        turned.strike(now_s, memory_s)
         if not turned.was_early:
             turned.was_early = True
-            client.came_early(now_s, half_life_s)
+            client.came_early(now_s, memory_s)
         self.penalties += 1
         return Refusal(Reason.RETRY_EARLY, ANSWERS[Reason.RETRY_EARLY].message)
 
     def _too_many(self, request: Request, client: Sender, now_s: float) -> Refusal | None:
         """Whether the client as a whole is in a hurry: it hardly ever waits, or it sends so much
         more than before that it must be retrying."""
-        is_hasty = client.is_hasty(now_s, self._rules.strike_half_life_s)
+        is_hasty = client.is_hasty(now_s, self._strike_memory_s)
         if client.until_s <= now_s and not is_hasty:
             client.came_in_calm(now_s)
             return None
@@ -231,7 +233,7 @@ class RetryGuard:
         turned = self._turned.get(key)
         if turned is None:
             turned = self._turned[key] = TurnedAway()
-            client.turned_away(now_s, self._rules.strike_half_life_s)
+            client.turned_away(now_s, self._strike_memory_s)
         else:
             self._turned.move_to_end(key)
         turned.owed += 1
