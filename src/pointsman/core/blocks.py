@@ -30,7 +30,7 @@ class Unit(StrEnum):
     TOKENS = "tokens"
 
 
-class Scheme(msgspec.Struct, frozen=True, gc=False):
+class Scheme(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """How a prompt is cut: `size` bytes of text, or `size` token ids, a block."""
 
     unit: Unit
@@ -41,7 +41,7 @@ _BYTES = Unit.BYTES  # Python 3.11 takes 0.1 us to look an enum's member up
 TEXT_SCHEME = Scheme(_BYTES, TEXT_BLOCK_BYTES)
 
 
-class Namespace(msgspec.Struct, frozen=True, gc=False):
+class Namespace(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """What must agree before two equal prompts share KV blocks.
 
     `model` is the served name, an adapter's own name included: adapters never share blocks.

@@ -36,7 +36,7 @@ def pick_in_order(
         return Hold(NO_ROOM)
     least = min(map(key, fitting))
     ties = [row for row in fitting if key(row) == least]
-    return Choice(min(ties, key=_waiting_longest), len(ties), why)
+    return Choice(_waiting_longest(ties), len(ties), why)
 
 
 def pick_cheapest(rows: Sequence[Row], *, why: str, weight: float = 1.0) -> Choice | Hold:
@@ -55,8 +55,15 @@ def _least(rows: Sequence[Row], *, why: str, band_ratio: float, band_s: float) -
         least = row.score if row.score < least else least
     bound = least * (1 + band_ratio) + band_s
     ties = [row for row in rows if row.score <= bound]
-    return Choice(ties[0] if len(ties) == 1 else min(ties, key=_waiting_longest), len(ties), why)
+    return Choice(_waiting_longest(ties), len(ties), why)
 
 
-def _waiting_longest(row: Row) -> tuple[bool, int]:
-    return (not row.fits, row.placed_order)
+def _waiting_longest(ties: list[Row]) -> Row:
+    """Of those that fit, or else of all, the one that was not chosen for longest."""
+    best = ties[0]
+    for row in ties:
+        if row.fits != best.fits:
+            best = row if row.fits else best
+        elif row.placed_order < best.placed_order:
+            best = row
+    return best

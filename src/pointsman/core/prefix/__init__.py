@@ -25,6 +25,6 @@ placement writes only the blocks that are new.
 """
 
 from pointsman.core.prefix.index import Credit, PrefixIndex
-from pointsman.core.prefix.table import slots
+from pointsman.core.prefix.match import slots
 
 __all__ = ["Credit", "PrefixIndex", "slots"]

@@ -7,8 +7,8 @@ from operator import xor
 from pointsman.core.ids import BlockHash, Slot
 from pointsman.core.limits import INDEX_BYTES_MAX, NODES_MAX
 from pointsman.core.prefix.holder import Holder
-from pointsman.core.prefix.match import match
-from pointsman.core.prefix.table import SLOT_MASK, WAY_MASK, BlockTable, shrink, slots
+from pointsman.core.prefix.match import match, slots
+from pointsman.core.prefix.table import SLOT_MASK, WAY_MASK, BlockTable, shrink
 
 _EVICTED_AT_ONCE = 256  # blocks taken from the fullest holder before looking for it again
 

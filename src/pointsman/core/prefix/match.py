@@ -7,13 +7,13 @@ wherever it stores one.
 from collections.abc import Sequence
 from typing import Final
 
-from pointsman.core.ids import BlockHash
+from pointsman.core.ids import BlockHash, Slot
 from pointsman.core.prefix.table import SLOT_MASK, WAY_MASK
 
 _STRIDE: Final = 6  # blocks that are walked through sooner than bisected
 _WALK_MAX: Final = 256  # so are all of a short chain that many nodes hold, each to its own depth
 
-Ways = Sequence[dict[int, int]]
+Ways = list[dict[int, int]]
 
 
 def match(ways: Ways, chain: Sequence[BlockHash]) -> list[tuple[int, int]]:
@@ -74,3 +74,13 @@ def _mask(ways: Ways, block: int) -> int:
     """The holders of `block`, a bit each."""
     value = ways[block & WAY_MASK].get(block, 0)
     return value if value >= 0 else 1 << (~value & SLOT_MASK)
+
+
+def slots(mask: int) -> list[Slot]:
+    """The slots in `mask`, ascending."""
+    found: list[Slot] = []
+    while mask:
+        bit = mask & -mask
+        found.append(Slot(bit.bit_length() - 1))
+        mask ^= bit
+    return found

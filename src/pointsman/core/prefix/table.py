@@ -6,17 +6,16 @@ double one after the other, and a block takes the same bytes at every size.
 """
 
 import sys
-from collections.abc import Iterator
+from typing import Final
 
-from pointsman.core.ids import Slot
 from pointsman.core.limits import NODES_MAX
 
-SLOT_MASK = NODES_MAX - 1
-SLOT_BITS = SLOT_MASK.bit_length()
+SLOT_MASK: Final = NODES_MAX - 1
+SLOT_BITS: Final = SLOT_MASK.bit_length()
 assert 1 << SLOT_BITS == NODES_MAX, "a stamp's low bits are its slot"
 
-WAYS = 1 << 15
-WAY_MASK = WAYS - 1
+WAYS: Final = 1 << 15
+WAY_MASK: Final = WAYS - 1
 _SHARES = (5, 6, 7, 8, 9)
 _MASKS_MAX = 16_384  # equal masks are one object; above this many, sharing starts afresh
 
@@ -142,14 +141,6 @@ class BlockTable:
         for table in self._tables:
             assert all(self.ways[block & WAY_MASK] is table for block in table)
         return [item for table in self._tables for item in table.items()]
-
-
-def slots(mask: int) -> Iterator[Slot]:
-    """The slots in `mask`, ascending."""
-    while mask:
-        bit = mask & -mask
-        yield Slot(bit.bit_length() - 1)
-        mask ^= bit
 
 
 def shrink(table: dict[int, int]) -> None:
