@@ -55,8 +55,8 @@ def costs(
     attention = new * (prompt - new / 2)
     pace = node.calibration
     known = pace.counted_on(now_s, idle=not inflight, tokens=new, attention=attention)
-    dispatch_s, token_s, pair_s = known.prefill
-    step_s, sequence_s, kv_token_s = known.decode
+    dispatch_s, token_s, pair_s = known.prefill.coefficients
+    step_s, sequence_s, kv_token_s = known.decode.coefficients
     batch = inflight + node.foreign(now_s)
     work_s = new * token_s + attention * pair_s
     if restored:
@@ -70,34 +70,34 @@ def costs(
     blocks = account.needed(footprint) if hit else footprint.blocks
     fits = account.fits(blocks)
     return Row(
-        node=node.name,
-        hit_tokens=hit,
-        index_hit_tokens=held + restorable,
-        new_tokens=new,
-        attention=attention,
-        inflight=batch,
-        queue_tokens=node.queue_tokens,
-        queue_s=node.queue_ahead_s(now_s),
-        work_s=work_s,
-        prefill_s=dispatch_s + work_s,
-        kv_wait_s=0.0 if fits else _kv_wait_s(node, account, blocks, held_ahead, decode_s),
-        decode_s=decode_s,
-        interrupted_s=decode_s * (interruptions - 1),
-        stall_s=work_s * (batch + 1),
-        slowdown_s=0.5 * output * per_sequence_s * batch * interruptions,
-        running_s=running_s(node, known),
-        uncached_s=uncached_s,
-        kv_blocks=blocks,
-        fits=fits,
-        block_tokens=block,
-        kv_share=account.leased_share,
-        concurrency_max=node.concurrency_max,
-        waiting=node.waiting,
-        failures=node.condition.failures,
-        slo_share=node.slo_share,
-        calibrated=pace.calibrated,
-        placed_order=node.placed_order,
-        restored_tokens=restored,
+        node.name,
+        hit,
+        held + restorable,
+        new,
+        attention,
+        batch,
+        node.queue_tokens,
+        node.queue_ahead_s(now_s),
+        work_s,
+        dispatch_s + work_s,
+        0.0 if fits else _kv_wait_s(node, account, blocks, held_ahead, decode_s),
+        decode_s,
+        decode_s * (interruptions - 1),
+        work_s * (batch + 1),
+        0.5 * output * per_sequence_s * batch * interruptions,
+        running_s(node, known),
+        uncached_s,
+        blocks,
+        fits,
+        block,
+        account.leased_share,
+        node.concurrency_max,
+        node.waiting,
+        node.condition.failures,
+        node.slo_share,
+        pace.calibrated,
+        node.placed_order,
+        restored,
     )
 
 
@@ -130,6 +130,6 @@ def running_s(node: Node, known: Calibration) -> float:
     inflight = node.inflight
     if not inflight:
         return 0.0
-    step_s, sequence_s, kv_token_s = known.decode
+    step_s, sequence_s, kv_token_s = known.decode.coefficients
     batch_s = sequence_s * inflight + kv_token_s * node.kv_tokens
     return 0.5 * (node.output_tokens / inflight) * (step_s + batch_s)

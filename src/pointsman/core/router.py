@@ -135,7 +135,7 @@ class Router:
                 known = node.calibration.counted_on(
                     now_s, idle=not node.inflight, tokens=row.new_tokens, attention=row.attention
                 )
-                _, token_s, pair_s = known.prefill
+                _, token_s, pair_s = known.prefill.coefficients
                 row.shared_s = share * (missing * token_s + attention * pair_s)
 
     def without_look(self, demand: Demand, answer: Hold | Refusal) -> Route:

@@ -14,9 +14,8 @@ class Row:
 
     __slots__ = Candidate.__struct_fields__
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - interpreted, thirty names take longer than all else of a row
         self,
-        *,
         node: NodeName,
         hit_tokens: int,
         index_hit_tokens: int,

@@ -17,7 +17,8 @@ _KNOWN_SHARE_MIN: Final = 1e-3  # of the usual: a time that was found to be 0 ma
 
 
 class Calibration:
-    """Learns `Speeds` online; before data they are the prior, scaled or not.
+    """Learns `Speeds` online; before data they are the prior, scaled or not. They are the
+    coefficients of two fits: of `prefill`, a first token's, and of `decode`, a step's.
 
     `calibrated` says whether there were enough prefills, and the speeds described them. It stays
     so: a fit follows its engine, and to change policy in the middle of an overload helps nobody.
@@ -25,18 +26,18 @@ class Calibration:
     or faster than its prior as prefills are.
     """
 
-    __slots__ = ("_decode", "_prefill", "calibrated", "prior")
+    __slots__ = ("calibrated", "decode", "prefill", "prior")
 
     def __init__(self, prior: Speeds = PRIOR) -> None:
         self.prior = prior
-        self._prefill = Fit(
+        self.prefill = Fit(
             (prior.dispatch_s, prior.prefill_s_per_token, prior.attention_s_per_token2)
         )
-        self._decode = Fit(self._decode_prior(1.0))
+        self.decode = Fit(self._decode_prior(1.0))
         self.calibrated = False
 
     def __repr__(self) -> str:
-        return f"<Calibration {self._prefill} {self._decode}>"
+        return f"<Calibration {self.prefill} {self.decode}>"
 
     def observe_prefill(
         self,
@@ -53,13 +54,13 @@ class Calibration:
         """
         assert tokens_ahead >= 0 and attention_ahead >= 0, (tokens_ahead, attention_ahead)  # noqa: PT018 - one fact
         work = (1.0, tokens_ahead + tokens_own, attention_ahead + attention_own)
-        own_s = self._prefill.predict((1.0, tokens_own, attention_own))
-        share = own_s / max(self._prefill.predict(work), own_s, 1e-9)
-        self._observe(self._prefill, work, ttft_s, max(_QUEUED_WEIGHT_MIN, share))
+        own_s = self.prefill.predict((1.0, tokens_own, attention_own))
+        share = own_s / max(self.prefill.predict(work), own_s, 1e-9)
+        self._observe(self.prefill, work, ttft_s, max(_QUEUED_WEIGHT_MIN, share))
 
     def observe_decode(self, *, batch_mean: float, kv_tokens_mean: float, step_s: float) -> None:
         """Steps took `step_s` on average, at this many sequences and resident tokens."""
-        self._observe(self._decode, (1.0, batch_mean, kv_tokens_mean), step_s, 1.0)
+        self._observe(self.decode, (1.0, batch_mean, kv_tokens_mean), step_s, 1.0)
 
     def _observe(
         self, fit: Fit, work: tuple[float, float, float], seconds: float, weight: float
@@ -67,10 +68,10 @@ class Calibration:
         if not isfinite(seconds) or seconds <= 0:
             return
         fit.observe(work, seconds, weight)
-        if not self.calibrated and _is_sane(self._prefill):
+        if not self.calibrated and _is_sane(self.prefill):
             self.calibrated = True
-            if not self._decode.count:
-                self._decode = Fit(self._decode_prior(self._prefill_ratio()))
+            if not self.decode.count:
+                self.decode = Fit(self._decode_prior(self._prefill_ratio()))
 
     def slowed(self, factor: float) -> "Calibration":
         """One whose times are `factor` times as long, to be learned anew from there."""
@@ -86,43 +87,33 @@ class Calibration:
         work = (0.0, _USUAL_TOKENS, _USUAL_TOKENS**2 / 2)
         usual_s = self.prior.prefill_s_per_token * work[1]
         usual_s += self.prior.attention_s_per_token2 * work[2]
-        return max(self._prefill.predict(work) / usual_s, _RATIO_MIN)
+        return max(self.prefill.predict(work) / usual_s, _RATIO_MIN)
 
     def _decode_prior(self, ratio: float) -> Triple:
         prior = self.prior
         return (ratio * prior.step_s, ratio * prior.sequence_s, ratio * prior.kv_token_s)
 
-    @property
-    def prefill(self) -> Triple:
-        """The first three of the speeds as known now: a first token's."""
-        return self._prefill.coefficients
-
-    @property
-    def decode(self) -> Triple:
-        """The last three: a step's."""
-        return self._decode.coefficients
-
     def speeds(self) -> Speeds:
         """The speeds as known now."""
-        return Speeds(*self._prefill.coefficients, *self._decode.coefficients)
+        return Speeds(*self.prefill.coefficients, *self.decode.coefficients)
 
     @property
     def samples(self) -> tuple[int, int]:
         """Prefills and decodes observed."""
-        return self._prefill.count, self._decode.count
+        return self.prefill.count, self.decode.count
 
     def first_token_s(self, tokens: float, attention: float) -> float:
         """Expected time to a first token when so much is to be computed before it."""
-        return self._prefill.predict((1.0, tokens, attention))
+        return self.prefill.predict((1.0, tokens, attention))
 
     def step_s(self, batch: float, kv_tokens: float) -> float:
         """Expected time of a step at this many sequences and resident tokens."""
-        return self._decode.predict((1.0, batch, kv_tokens))
+        return self.decode.predict((1.0, batch, kv_tokens))
 
     @property
     def ttft_error(self) -> float | None:
         """Mean of |observed / predicted - 1| of recent first tokens; None before the first."""
-        return self._prefill.error
+        return self.prefill.error
 
 
 def _is_sane(fit: Fit) -> bool:
