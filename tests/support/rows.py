@@ -31,6 +31,7 @@ def row(name: str, *, hit: int = 0, prompt: int = PROMPT_TOKENS, **terms: Any) -
         "slo_share": 1.0,
         "calibrated": True,
         "placed_order": 0,
+        "restored_tokens": 0,
     }
     return Row(**{**idle, **terms})
 
