@@ -477,14 +477,14 @@ def test_who_gives_up_does_not_get_the_room_that_this_makes_while_others_wait() 
     """A prompt waits that does not fit into it; the client's own request would."""
     driver = Driver(SchedulerOptions(queue_length_max=8))
     driver.ready("a", kv_blocks=200)
-    (placed,) = driver.arrive("r1", "x", client="hasty", max_output_tokens=640)
+    (placed,) = driver.arrive("r1", "x", client="hasty", max_output_tokens=1_280)
     assert isinstance(placed, Placed)
-    (placed,) = driver.arrive("r0", "z", client="other", max_output_tokens=640)
+    (placed,) = driver.arrive("r0", "z", client="other", max_output_tokens=1_280)
     assert isinstance(placed, Placed)
-    (held,) = driver.arrive("long", "y " * 5_500, client="other", max_output_tokens=16)
+    (held,) = driver.arrive("long", "y " * 7_000, client="other", max_output_tokens=16)
     assert isinstance(held, Held)
     effects = driver.settle("r1", EndCause.CLIENT_GONE)
     assert not any(isinstance(effect, Placed) for effect in effects), effects
-    (refused,) = driver.arrive("r2", "x", client="hasty", max_output_tokens=640)
+    (refused,) = driver.arrive("r2", "x", client="hasty", max_output_tokens=1_280)
     assert isinstance(refused, Refused)
     assert refused.reason is Reason.RETRY_EARLY
