@@ -1,6 +1,7 @@
 """What speaks for a node and against it, told by its requests and seen beside its peers."""
 
 from collections.abc import Iterator
+from math import log
 
 import pytest
 
@@ -297,6 +298,24 @@ def test_a_slow_node_is_priced_as_slow_and_stays_suspected_until_it_is_not() -> 
     ward.advance(1.0)
     assert (ward.health("a"), ward.view("a").health_cause) == (Health.WARMING, Cause.RECOVERED)
     assert ward.decode_s("a") == ward.decode_s("b")
+
+
+@pytest.mark.parametrize(("factor", "stays"), [(1.4, False), (2.0, True)])
+def test_a_node_is_suspected_as_slow_while_it_is_nearly_that_slow(
+    factor: float, stays: bool
+) -> None:
+    """Three times as slow brings it there; a little slower is a matter of price."""
+    ward = Ward("a", "b", "c")
+    for ratio in (1, 10):
+        for _ in range(SLOW_SAMPLES):
+            for name in "bc":
+                ward.answer(name, 0.1)
+            ward.answer("a", 0.1 * ratio, decode_s=0.5 * ratio)
+    pace = next(n for n in ward.scheduler._cluster.nodes if n.name == "a").calibration
+    for deviation in (pace._prefill, pace._decode):
+        deviation.become(log(factor))
+    ward.advance(2 * SUSPECT_S)
+    assert (ward.health("a") is Health.SUSPECT) == stays
 
 
 def test_slow_decoding_is_seen_too() -> None:

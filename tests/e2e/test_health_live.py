@@ -68,7 +68,7 @@ async def test_an_engine_that_hangs_is_seen_and_its_requests_go_elsewhere() -> N
         await ask_each(cluster, "learn", 90, at_once=6)
         await cluster.simulate(cluster.engines[0], hang=True)
         asking = asyncio.create_task(ask_each(cluster, "while it hangs", 120, at_once=6))
-        node = await until(cluster, "engine-1", "suspect", "half_open", "open")
+        node = await until(cluster, "engine-1", "suspect", "half_open", "open", asking=True)
         assert node["health_cause"] in ("overdue", "queue_growth", "trial")
         async with asyncio.timeout(40):
             answers = await asking
@@ -86,7 +86,7 @@ async def test_an_engine_that_becomes_slow_is_suspected_and_its_peers_are_not() 
         for name in ("engine-1", "engine-3"):
             assert (await node_of(cluster, name))["health"] == "ready"
         await cluster.simulate(cluster.engines[1], reset=True)
-        await until(cluster, "engine-2", "ready", asking=True)
+        await until(cluster, "engine-2", "warming", "ready", asking=True)
 
 
 async def test_an_engine_that_flaps_costs_no_request_and_keeps_its_prefixes() -> None:

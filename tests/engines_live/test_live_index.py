@@ -98,7 +98,8 @@ async def restart_is_seen(cluster: LiveCluster, name: str) -> None:
 
 async def is_back(cluster: LiveCluster, name: str) -> bool:
     [node] = [n for n in (await cluster.state())["nodes"] if n["name"] == name]
-    return bool(node["restarts"] and node["health"] == "ready" and node["index_trust"] == "exact")
+    is_up = node["health"] in ("warming", "ready")
+    return bool(node["restarts"] and is_up and node["index_trust"] == "exact")
 
 
 async def expect_equal(cluster: LiveCluster, *, evicted: bool = False) -> None:

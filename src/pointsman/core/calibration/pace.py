@@ -17,7 +17,7 @@ and its peers' do not, the judge says so sooner (`slowed`), and the node goes by
 Noise that is larger than the deviation hides it: equal engines on a busy machine stay equal.
 """
 
-from math import log
+from math import exp, log
 from typing import Final
 
 from pointsman.core.calibration.calibration import Calibration
@@ -99,9 +99,11 @@ class Pace:
         return self.holding.calibrated
 
     @property
-    def is_slow(self) -> bool:
-        """Whether it goes by its own speeds, being clearly slower than its class."""
-        return self.holding is not self._class
+    def slowdown(self) -> float:
+        """How many times as long as its class it takes; 1 unless it goes by its own speeds."""
+        if self.holding is self._class:
+            return 1.0
+        return exp(max(self._prefill.mean, self._decode.mean))
 
     def speeds(self) -> Speeds:
         """The speeds as known."""
