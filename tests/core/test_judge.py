@@ -283,13 +283,19 @@ def test_a_node_that_takes_much_longer_than_foreseen_is_suspected_if_its_peers_d
     assert "times as long as foreseen" in ward.view("a").health_detail
 
 
-def test_a_slow_node_is_priced_as_slow_and_stays_suspected_until_it_is_not() -> None:
-    ward = Ward("a", "b", "c")
+def ward_of_a_slow_node(slow: str, *others: str) -> Ward:
+    """One that has become ten times as slow as it was, and as the others are."""
+    ward = Ward(slow, *others)
     for factor in (1, 10):
         for _ in range(SLOW_SAMPLES):
-            for name in "bc":
+            for name in others:
                 ward.answer(name, 0.1)
-            ward.answer("a", 0.1 * factor, decode_s=0.5 * factor)
+            ward.answer(slow, 0.1 * factor, decode_s=0.5 * factor)
+    return ward
+
+
+def test_a_slow_node_is_priced_as_slow_and_stays_suspected_until_it_is_not() -> None:
+    ward = ward_of_a_slow_node("a", "b", "c")
     assert ward.health("a") is Health.SUSPECT
     assert ward.decode_s("a") > 3 * ward.decode_s("b"), "before its own samples have told"
     ward.advance(2 * SUSPECT_S)
@@ -305,12 +311,7 @@ def test_a_node_is_suspected_as_slow_while_it_is_nearly_that_slow(
     factor: float, stays: bool
 ) -> None:
     """Three times as slow brings it there; a little slower is a matter of price."""
-    ward = Ward("a", "b", "c")
-    for ratio in (1, 10):
-        for _ in range(SLOW_SAMPLES):
-            for name in "bc":
-                ward.answer(name, 0.1)
-            ward.answer("a", 0.1 * ratio, decode_s=0.5 * ratio)
+    ward = ward_of_a_slow_node("a", "b", "c")
     pace = next(n for n in ward.scheduler._cluster.nodes if n.name == "a").calibration
     for deviation in (pace._prefill, pace._decode):
         deviation.become(log(factor))

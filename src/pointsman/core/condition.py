@@ -242,7 +242,7 @@ class Condition:
         """One came after `ratio` times as long as foreseen."""
         self.first_tokens.observe(ratio)
         if self.state is Health.WARMING:
-            as_foreseen = ratio <= self.rules.slow_factor / 2
+            as_foreseen = ratio <= self.rules.well_factor
             self._warming.first_token(now_s, as_foreseen=as_foreseen)
             self._warm(now_s)
 

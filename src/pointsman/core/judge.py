@@ -206,7 +206,7 @@ class Judge:
         a first token is looked at, for the others wait behind it."""
         for node in self._cluster.nodes:
             if node.condition.state is not Health.READY:
-                is_slow = node.calibration.slowdown > node.rules.slow_factor / 2
+                is_slow = node.calibration.slowdown > node.rules.well_factor
                 node.condition.pass_time(now_s, is_slow=is_slow)
         oldest: dict[NodeId, Flight] = {}
         for flight in flights:

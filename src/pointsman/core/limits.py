@@ -196,6 +196,12 @@ class HealthRules(msgspec.Struct, frozen=True, kw_only=True):
     slow_start_s: float = SLOW_START_S
     signal_age_max_s: float = SIGNAL_AGE_MAX_S
 
+    @property
+    def well_factor(self) -> float:
+        """Up to so many times as long as foreseen a node is well: half of what makes it slow, so
+        that none is in and out by turns."""
+        return self.slow_factor / 2
+
 
 class RetryRules(msgspec.Struct, frozen=True, kw_only=True):
     """How often a request may be tried again, and how much of that the cluster bears.
