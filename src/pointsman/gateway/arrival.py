@@ -8,6 +8,7 @@ from typing import Final
 from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.errors import Reason
 from pointsman.core.events import Refused, Verdict
+from pointsman.core.homes import Keeper
 from pointsman.core.ids import ModelName, RequestId
 from pointsman.core.request import Outcome, Request, meaning_one_of
 from pointsman.gateway.heads import RequestHead
@@ -82,6 +83,10 @@ class Arrival:
             request = known_by_prompt(request)
         if not request.model:
             request = meaning_one_of(request, [c.name for c in self._shared.placer.models()])
+        return self._enter(request, fields)
+
+    def _enter(self, request: Request, fields: RoutingFields) -> Request:
+        """Against its key's limits, if there are keys. Raises KeyRefused."""
         if self._visit is None:
             return request
         return self._visit.enter(request, fields, self._head, replaces=self._replaces)
@@ -115,7 +120,7 @@ class Arrival:
         not there for it."""
         route = kept_route(self._head.path)
         keeper = None if route is None else self.placer.keeper(route.response_id)
-        if keeper is None or route is None or (self._key and keeper.client != self._sender()):
+        if route is None or keeper is None or self._is_anothers(keeper):
             raise BodyRefused(Reason.RESPONSE_NOT_FOUND)
         self.model = keeper.model
         request = Request(
@@ -127,18 +132,17 @@ class Arrival:
             client=self._sender(),
             continues=route.response_id,
         )
-        visit = self._visit
-        if visit is None:
-            return request
-        return visit.enter(request, RoutingFields(), self._head, replaces=self._replaces)
+        return self._enter(request, RoutingFields())
 
     def _check_kept(self, response_id: str | None) -> None:
         """A turn may not go on from a response of another key's. Raises BodyRefused."""
-        if response_id is None or self._key is None:
-            return
-        keeper = self.placer.keeper(response_id)
-        if keeper is not None and keeper.client != self._sender():
+        keeper = None if response_id is None else self.placer.keeper(response_id)
+        if keeper is not None and self._is_anothers(keeper):
             raise BodyRefused(Reason.RESPONSE_NOT_FOUND)
+
+    def _is_anothers(self, keeper: Keeper) -> bool:
+        """Whether the response was made with another key. Without keys it is everybody's."""
+        return self._key is not None and keeper.client != self._sender()
 
     def _sender(self) -> str:
         """A key's requests are its own wherever they come from."""
