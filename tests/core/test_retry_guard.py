@@ -40,9 +40,9 @@ class Guarded:
         self.asked += 1
         return not self.room
 
-    def send(self, client: str, text: str) -> Reason | None:
+    def send(self, client: str, text: str, **fields: object) -> Reason | None:
         """Why it is turned away; else the cluster refuses it as it is full."""
-        asked = request("r", text, client=client)
+        asked = request("r", text, client=client, **fields)
         early = self.guard.arrived(asked, self.now_s)
         reason = Reason.QUEUE_FULL if early is None else early.reason
         self.told_s = self.guard.told(asked, reason, 1.0, self.now_s, ran=False) or 0.0
@@ -227,7 +227,7 @@ def test_who_gives_up_again_and_again_has_to_wait_longer_each_time() -> None:
     for _ in range(5):
         it.leave("a", "x")
         began_s = it.now_s
-        while it.guard._turned["a", request("r", "x").prompt.fingerprint()].until_s > it.now_s:
+        while it.guard._turned["a", "", request("r", "x").prompt.fingerprint()].until_s > it.now_s:
             it.now_s += 0.1
         pauses_s.append(it.now_s - began_s)
         assert it.arrive("a", "x") is None
@@ -293,6 +293,35 @@ def test_one_in_a_hurry_does_not_make_all_others_at_its_address_so() -> None:
         it.send("nat", f"calm {number}")
         it.now_s += 0.2
     assert it.send("nat", "new") is None
+
+
+def test_a_crowd_is_never_refused_as_a_whole_for_who_is_hasty_there() -> None:
+    """One program behind an ingress hammers with all that it has."""
+    it = Guarded()
+    for number in range(40):
+        it.send("ingress", f"hammer {number}", is_crowd=True)
+        assert it.send("ingress", f"hammer {number}", is_crowd=True) is Reason.RETRY_EARLY
+        assert it.send("ingress", f"calm {number}", is_crowd=True) is None
+        it.now_s += 0.05
+
+
+def test_a_crowd_may_grow_at_any_time() -> None:
+    it = Guarded()
+    for number in range(400):
+        assert it.send("ingress", f"x {number}", is_crowd=True) is None
+        it.now_s += 0.01
+
+
+def test_the_same_words_of_another_tenant_at_the_address_are_no_repeat() -> None:
+    it = Guarded()
+    it.send("ingress", "hi", is_crowd=True, tenant="hasty")
+    for _ in range(5):
+        it.now_s += 0.05
+        told = it.send("ingress", "hi", is_crowd=True, tenant="hasty")
+        assert told is Reason.RETRY_EARLY
+    assert it.send("ingress", "hi", is_crowd=True, tenant="calm") is None
+    it.now_s += it.told_s
+    assert it.send("ingress", "hi", is_crowd=True, tenant="calm") is None
 
 
 def test_a_client_that_begins_to_wait_is_soon_served_as_anybody() -> None:

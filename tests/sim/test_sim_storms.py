@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from functools import cache
 
+import msgspec
+
 from pointsman.core.limits import GuardRules
 from pointsman.core.options import SchedulerOptions
 from pointsman.sim import simulate
@@ -29,9 +31,12 @@ def traffic() -> list[TrafficRequest]:
 
 
 @cache
-def storm(*, enabled: bool) -> ReplayedRun:
+def storm(*, enabled: bool, address: str = "") -> ReplayedRun:
+    """All from one `address` without a key, or each a client of its own."""
     options = SchedulerOptions(retry_guard=GuardRules(enabled=enabled))
-    scenario = small(2, clients_by_part={"hasty": HASTY})
+    hasty = msgspec.structs.replace(HASTY, address=address)
+    by_part = {"hasty": hasty, "patient": Clients(address=address)}
+    scenario = small(2, clients_by_part=by_part)
     return simulate(scenario, traffic(), policy="marginal_cost", options=options)
 
 
@@ -65,3 +70,10 @@ def test_ten_seconds_after_the_storm_all_is_as_before() -> None:
 
 def test_the_patient_are_all_served() -> None:
     assert not any(record.failed for record in patient(storm(enabled=True), 0.0, 60.0))
+
+
+def test_behind_one_address_the_patient_are_served_too_and_engines_see_each_request_once() -> None:
+    """An ingress in front, and nobody has a key."""
+    behind_one = storm(enabled=True, address="ingress")
+    assert not any(record.failed for record in patient(behind_one, 0.0, 60.0))
+    assert amplification(behind_one) <= 1.05

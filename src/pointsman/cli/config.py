@@ -79,6 +79,14 @@ class Listen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "Default: only while there are no keys here, since they would be told ours."
         ),
     ] = None
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Addresses or networks (10.0.0.0/8) of proxies in front, whose "
+            "X-Forwarded-For tells who sends a request. Without, all that come through a proxy "
+            "are one client where they have no keys. Never trust what clients can reach from."
+        ),
+    ] = ()
     cors_origins: Annotated[
         tuple[str, ...],
         Meta(description="Origins of browser applications that may call the API; '*' is any."),

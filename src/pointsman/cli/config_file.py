@@ -82,6 +82,10 @@ def _inconsistencies(
         if not plain.strip():
             name = f"listen.api_keys[{index}]"
             yield Problem(*at("listen", "api_keys", index), f"{name} is empty: nobody sends that")
+    for index, proxy in enumerate(config.listen.trusted_proxies):
+        if not is_network(proxy):
+            text = f"listen.trusted_proxies[{index}]: '{proxy}' is no address, nor a network"
+            yield Problem(*at("listen", "trusted_proxies", index), text)
     for index, engine in enumerate(config.engines):
         if problem := url_problem(engine.url):
             yield Problem(*at("engines", index, "url"), f"engines[{index}].url: {problem}")
@@ -160,6 +164,15 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_network(text: str) -> bool:
+    """Whether it is an address, or a network like 10.0.0.0/8."""
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        return False
+    return True
 
 
 def key_problems(keys: Sequence[Key]) -> Iterator[tuple[tuple[str | int, ...], str]]:

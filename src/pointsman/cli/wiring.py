@@ -129,6 +129,7 @@ def gateway_options(config: Config) -> GatewayOptions:
         ),
         cors_origins=listen.cors_origins,
         keys=api_keys(config),
+        trusted_proxies=listen.trusted_proxies,
         forward_authorization=listen.forward_authorization,
         reply_headers=listen.reply_headers,
         sse_comment_s=listen.keep_alive_comments_s or None,

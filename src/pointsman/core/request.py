@@ -17,8 +17,9 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     `session` is an affinity key, `tenant` the payer; `pool`, `zone` and `labels` are hard
     constraints. `stream` says whether the first byte will tell when its prefill is over.
     `hold_s` bounds the time in the central queue, None by the scheduler's own bound. `client`
-    is who sends it, as well as that is known: those of one name may be many people. `continues`
-    names the response that it goes on from, `home` the only node that has it, where that is known.
+    is who sends it, as well as that is known; `is_crowd` where that may be many people, none of
+    whom answers for the others. `continues` names the response that it goes on from, `home` the
+    only node that has it, where that is known.
     """
 
     id: RequestId
@@ -35,6 +36,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     slo_ttft_s: float | None = None
     hold_s: float | None = None
     client: str = ""
+    is_crowd: bool = False
     continues: str = ""
     home: NodeId | None = None
 

@@ -11,6 +11,7 @@ from pointsman.core.events import Refused, Verdict
 from pointsman.core.homes import Keeper
 from pointsman.core.ids import ModelName, RequestId
 from pointsman.core.request import Outcome, Request, meaning_one_of
+from pointsman.gateway.forwarded import client_address
 from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.idempotency import Claim
 from pointsman.gateway.keys import Key
@@ -78,7 +79,9 @@ class Arrival:
         self._check_kept(fields.previous_response_id)
         self.wants_stream = fields.stream
         self.model = ModelName(fields.model or "")
-        request = core_request(request_id, fields, self._head, client=self._sender())
+        request = core_request(
+            request_id, fields, self._head, client=self._sender(), is_crowd=self._is_crowd
+        )
         if not request.client:
             request = known_by_prompt(request)
         if not request.model:
@@ -130,6 +133,7 @@ class Arrival:
             max_output_tokens=0,
             stream=False,
             client=self._sender(),
+            is_crowd=self._is_crowd,
             continues=route.response_id,
         )
         return self._enter(request, RoutingFields())
@@ -146,10 +150,17 @@ class Arrival:
 
     def _sender(self) -> str:
         """A key's requests are its own wherever they come from."""
-        key, address = self._key, self._client.address
+        key, head = self._key, self._head
         if key is not None:
             return f"key:{key.sender}"
+        proxies = self._shared.options.trusted_proxies
+        address = client_address(self._client.address, head.forwarded_for, proxies)
         return f"address:{address}" if address else ""
+
+    @property
+    def _is_crowd(self) -> bool:
+        """Whether the sender may be many people: an address, or a gateway with a key."""
+        return self._key is None or self._key.rules.names_tenants
 
     def _stake_claim(self, request_id: RequestId, body: bytes) -> None:
         head = self._head

@@ -109,8 +109,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def address(self) -> str:
-        """The peer's, without its port; empty where it has none. What proxies say is not
-        believed: anybody can say it."""
+        """The peer's, without its port; empty where it has none."""
         if self._address is None:
             peer = self.transport.get_extra_info("peername")
             self._address = str(peer[0]) if isinstance(peer, tuple) else ""

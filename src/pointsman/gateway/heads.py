@@ -57,6 +57,7 @@ _REQUEST_FIELDS: Final = frozenset(
         b"idempotency-key",
         b"x-vllm-priority",
         b"x-data-parallel-rank",
+        b"x-forwarded-for",
     }
 )
 """Fields that are not simply forwarded."""
@@ -68,8 +69,8 @@ class RequestHead:
     `path` is without the query, `target` with it; both without the authority of an absolute
     form. `hints` are the x-pointsman-* fields by the rest of their name, None if there are
     none. `request_id` is the client's if it is usable, else empty. `engine_priority` is forwarded
-    all the same: what vLLM takes before the body's. `rank` is for engines whose data-parallel
-    ranks are not told apart here.
+    all the same: what vLLM takes before the body's; so is `forwarded_for`, of several fields one
+    list. `rank` is for engines whose data-parallel ranks are not told apart here.
     """
 
     content_length = 0
@@ -84,6 +85,7 @@ class RequestHead:
     request_id = ""
     idempotency_key = b""
     engine_priority = b""
+    forwarded_for = b""
     rank = b""
     hints: dict[bytes, bytes] | None = None
 
@@ -152,6 +154,9 @@ class RequestHead:
                 self.idempotency_key = value
             case b"x-data-parallel-rank":
                 self.rank = value
+            case b"x-forwarded-for":
+                self.forwarded_for += b"," + value if self.forwarded_for else value
+                self.forward += (lower, b": ", value, b"\r\n")
             case b"x-vllm-priority" if not self.engine_priority:  # vLLM goes by the first
                 self.engine_priority = value
                 self.forward += (lower, b": ", value, b"\r\n")

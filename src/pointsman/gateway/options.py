@@ -63,6 +63,7 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
     cors_origins        browser origins that may call; "*" is any, empty switches it off. No
                         cookies are involved: a page still needs a key where keys exist
     keys                what opens /v1, as a bearer token or in x-api-key; empty lets everyone in
+    trusted_proxies     addresses and networks whose X-Forwarded-For is believed; empty is nobody
     forward_authorization  hand the client's authorization (and x-api-key) header to the engine;
                         None does so while there are no keys of our own
     reply_headers       tell clients node and policy; helps debugging, shows engine names
@@ -99,6 +100,7 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     cors_origins: tuple[str, ...] = ("*",)
     keys: tuple[ApiKey, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
     forward_authorization: bool | None = None
     reply_headers: bool = False
     sse_comment_s: float | None = None

@@ -94,7 +94,12 @@ def _with_engines_priority(fields: RoutingFields, head: RequestHead) -> RoutingF
 
 
 def core_request(
-    request_id: RequestId, fields: RoutingFields, head: RequestHead, *, client: str = ""
+    request_id: RequestId,
+    fields: RoutingFields,
+    head: RequestHead,
+    *,
+    client: str = "",
+    is_crowd: bool = False,
 ) -> Request:
     """The scheduler's view of a request. Raises BadRequest for a malformed hint.
 
@@ -117,6 +122,7 @@ def core_request(
             tenant=_tenant(fields),
             session=_session(fields),
             client=client,
+            is_crowd=is_crowd,
             continues=_continues(fields),
         )
     hint = _Hints(head.hints).get
@@ -135,6 +141,7 @@ def core_request(
         labels=_labels(hint("labels") or ""),
         slo_ttft_s=None if slo_ttft is None else _slo_ttft_s(slo_ttft),
         client=client,
+        is_crowd=is_crowd,
         continues=_continues(fields),
     )
 

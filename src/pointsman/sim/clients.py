@@ -142,6 +142,7 @@ class _Call:
             self._request_id,
             bounds_output=behaviour.bounds_output,
             slo_ttft_s=crowd._slo.ttft_due_s(asked.input_tokens) if behaviour.tells_slo else None,
+            address=behaviour.address,
         )
         gateway.arrive(request, asked.output_tokens, self)
 

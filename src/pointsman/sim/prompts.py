@@ -57,9 +57,11 @@ class Prompts:
         *,
         bounds_output: bool,
         slo_ttft_s: float | None = None,
+        address: str = "",
     ) -> Request:
-        """Request `index` of the traffic for the scheduler, chains included. Its client is its
-        session, or else its tenant; what comes again has its fingerprint."""
+        """Request `index` of the traffic for the scheduler, chains included. Its client is the
+        `address` that it shares with others, or its session, or else its tenant; what comes again
+        has its fingerprint."""
         asked = self._requests[index]
         chains = {scheme: self.chain(index, scheme.size) for scheme in self._schemes}
         return Request(
@@ -68,10 +70,11 @@ class Prompts:
             prompt=Prompt.chained(Namespace(MODEL), asked.input_tokens, chains, 1 + index),
             max_output_tokens=asked.output_tokens if bounds_output else None,
             priority=asked.priority,
-            tenant=asked.tenant,
+            tenant="" if address else asked.tenant,
             session=asked.session or None,
             slo_ttft_s=slo_ttft_s,
-            client=asked.session or asked.tenant or f"client-{index}",
+            client=address or asked.session or asked.tenant or f"client-{index}",
+            is_crowd=bool(address),
         )
 
     def chain(self, index: int, size: int) -> list[BlockHash]:

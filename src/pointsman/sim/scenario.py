@@ -84,6 +84,7 @@ class Clients(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknow
     `timeout_s`, and tries again up to `retries_max` times after a refusal, failure or timeout.
     `bounds_output` says whether requests carry the very length of their answer as `max_tokens`,
     `tells_slo` whether they carry the time within which the scenario's `slo` wants a first token.
+    Those who have no keys and come from one `address` are one client, of one tenant.
     """
 
     closed_loop: bool = False
@@ -92,6 +93,7 @@ class Clients(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknow
     retries_max: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
     backoff: Backoff = Backoff.EXPONENTIAL
     timeout_s: Positive | None = None
+    address: str = ""
 
 
 class FaultKind(StrEnum):

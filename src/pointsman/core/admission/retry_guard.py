@@ -6,10 +6,11 @@ remembers what was turned away, by client and fingerprint, with the time from wh
 again: the Retry-After that it was told, or a moment after its client gave up by itself.
 
 - The same request, back too early, gets a strike and a longer Retry-After, and is refused
-  without being routed. Another request of the same client is not: a key or an address may be
-  many people.
+  without being routed. Another request of the same client is not, nor the same words of another
+  tenant: a key or an address may be many people.
 - A client is refused as a whole only where nearly all of what was turned away came back too early,
-  or, where its requests all differ, what exceeds the rate that it had before by a half.
+  or, where its requests all differ, what exceeds the rate that it had before by a half. A crowd,
+  like an address without a key, never is: nobody there answers for the others.
 - Strikes halve over time. Who waits as told is served as anybody, and once there has been room
   for a moment everybody is, so that no capacity is lost to a penalty. A gap that has only just
   opened is for who waits, or has not been here before: there are many more repeats than gaps.
@@ -49,7 +50,8 @@ _NEVER_S: Final = float("-inf")
 _CLIENT_GONE: Final = EndCause.CLIENT_GONE
 _TIMEOUT: Final = EndCause.TIMEOUT
 
-_Key = tuple[str, int]
+_Key = tuple[str, str, int]
+"""Client, tenant and prompt."""
 
 _Place = tuple[ModelName, str | None]
 """A model and the pool that was asked for. Both exist, or there would be no room to be short of:
@@ -97,7 +99,7 @@ class RetryGuard:
             return None
         turned = self._repeated(request, now_s)
         if turned is None:
-            return self._too_many(request, client, now_s)
+            return None if request.is_crowd else self._too_many(request, client, now_s)
         early = self._early(request, turned, client, now_s)
         if early is None:
             turned.running += 1
@@ -228,7 +230,7 @@ class RetryGuard:
         client = self._client(request.client, now_s)
         client.noted_s = now_s
         key = _key(request)
-        if not key[1]:
+        if not key[-1]:
             return None
         turned = self._turned.get(key)
         if turned is None:
@@ -293,4 +295,4 @@ class RetryGuard:
 
 
 def _key(request: Request) -> _Key:
-    return request.client, request.prompt.fingerprint()
+    return request.client, request.tenant, request.prompt.fingerprint()
