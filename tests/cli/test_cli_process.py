@@ -83,7 +83,27 @@ def test_defaults_are_those_of_the_parts() -> None:
     assert cadence(config) == Cadence()
 
 
-@pytest.mark.parametrize("section", [Timeouts, Limits, Health, Retries])
+@pytest.mark.parametrize(
+    "section", ["health", "admission", "retry_guard", "hot_prefixes", "marginal_cost"]
+)
+def test_every_field_changes_what_the_parts_go_by(section: str) -> None:
+    plain = getattr(Config(), section)
+    for name, value in msgspec.structs.asdict(plain).items():
+        other = msgspec.structs.replace(plain, **{name: _another(name, value)})
+        config = msgspec.structs.replace(Config(), **{section: other})
+        told = (scheduler_options(config), cadence(config))
+        assert told != (scheduler_options(Config()), cadence(Config())), name
+
+
+def _another(name: str, value: bool | float | str) -> bool | float | str:
+    named = {"order": "utility", "probe_requests": "off", "long_context_pool": "long"}
+    if name in named:
+        return named[name]
+    assert not isinstance(value, str), name
+    return not value if isinstance(value, bool) else value + 1
+
+
+@pytest.mark.parametrize("section", [Timeouts, Limits, Retries])
 def test_every_bound_is_used(section: type[msgspec.Struct]) -> None:
     """A field that nothing reads would be a knob that turns nothing."""
     source = inspect.getsource(wiring) + inspect.getsource(tokenizers)

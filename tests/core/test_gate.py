@@ -136,6 +136,15 @@ def test_where_nobody_is_urgent_engines_may_have_what_they_can_hold() -> None:
     assert isinstance(arrive(driver, "r3", f"a fourth {text}"), Placed)
 
 
+def test_how_long_that_lasts_and_how_many_may_wait_is_configured() -> None:
+    driver = fleet("a", backlog_s=0.1, backlog_prefills=2, urgent_memory_s=5.0)
+    serve_urgent(driver)
+    text = "a prompt of some length " * 400
+    effects = [arrive(driver, f"r{i}", f"{i} {text}") for i in range(3)]
+    assert [type(effect) for effect in effects] == [Placed, Placed, Held]
+    assert [e.request_id for e in driver.advance(5.0) if isinstance(e, Placed)] == ["r2"]
+
+
 def serve_urgent(driver: Driver) -> None:
     """A request of high priority comes and goes."""
     driver.serve("urgent before", "short", priority=HIGH)

@@ -179,6 +179,21 @@ def test_a_trial_is_one_request_of_low_priority_until_that_takes_too_long() -> N
     assert may_take(condition, 0, PRIORITY_LOW)
 
 
+def test_a_suspects_share_and_its_queue_are_configured() -> None:
+    patient = Patient(HealthRules(suspect_weight=0.6, shared_queue_s=2.0))
+    patient.fail(2)
+    condition = patient.condition
+    assert (condition.state, condition.weight) == (Health.SUSPECT, 0.6)
+    assert may_take(condition, 5, PRIORITY_NORMAL)
+    assert not may_take(condition, 6, PRIORITY_NORMAL)
+    for queue_s, takes in ((1.9, True), (2.1, False)):
+        assert takes is condition.may_take(0, queue_s, peers_mean=10.0, peers_s=0.0, priority=0)
+
+
+def test_a_new_node_begins_with_the_configured_share() -> None:
+    assert Patient(HealthRules(slow_start_weight=0.4), warms=True).condition.weight == 0.4
+
+
 def test_a_trial_that_is_answered_lets_the_node_warm_up() -> None:
     patient = broken()
     patient.wait(5.0)

@@ -4,14 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.core.events import Placed
-from pointsman.core.hot_prefixes import (
-    HOT_HOLDERS_SLACK,
-    HOT_MEMORY_S,
-    HOT_PREFIXES_MAX,
-    HOT_REQUESTS_MIN,
-    HotPrefixes,
-)
+from pointsman.core.hot_prefixes import HOT_PREFIXES_MAX, HOT_REQUESTS_MIN, HotPrefixes
 from pointsman.core.ids import BlockHash, ModelName
+from pointsman.core.limits import HOT_HOLDERS_SLACK, HOT_MEMORY_S, HotPrefixRules
 from tests.support.driver import MODEL, Driver, request, teach
 
 HOT, COLD = BlockHash(7), BlockHash(8)
@@ -36,6 +31,13 @@ def test_a_prefix_gets_nodes_by_its_share_of_the_requests() -> None:
     hot = counted(*[HOT, None] * 200)
     assert holders_wanted(hot, 8) == 8 * 0.5 * HOT_HOLDERS_SLACK
     assert holders_wanted(counted(*[HOT, *[None] * 31] * 40), 8) == 1
+
+
+def test_the_slack_is_configured_and_without_any_there_is_no_further_copy() -> None:
+    hot = counted(*[HOT, None] * 200)
+    for slack, holders in ((1.0, 4), (2.0, 8), (0.0, 1)):
+        hot.apply(HotPrefixRules(holders_slack=slack))
+        assert holders_wanted(hot, 8) == holders
 
 
 def test_never_more_than_there_are() -> None:

@@ -349,6 +349,14 @@ def test_at_most_half_of_the_nodes_are_found_slow() -> None:
     assert len(suspects) == 2
 
 
+def test_how_many_may_be_found_slow_is_configured() -> None:
+    ward = Ward("a", "b", "c", slow_share_max=0.0)
+    for _ in range(SLOW_SAMPLES):
+        for name, first_token_s in (("a", 5.0), ("b", 0.05), ("c", 0.05)):
+            ward.answer(name, first_token_s)
+    assert ward.health("a") is Health.READY
+
+
 def test_a_hanging_node_is_suspected_then_out_while_its_peers_answer() -> None:
     ward = Ward("a", "b", "c")
     ward.place("a")
@@ -360,6 +368,19 @@ def test_a_hanging_node_is_suspected_then_out_while_its_peers_answer() -> None:
     assert health.index(Health.SUSPECT) + 1 > OVERDUE_MIN_S
     assert Health.OPEN in health
     assert ward.view("a").health_cause is Cause.OVERDUE
+
+
+def test_engines_that_pause_for_long_may_be_given_more_time() -> None:
+    ward = Ward("a", "b", "c", overdue_min_s=20.0)
+    ward.place("a")
+    for _ in range(19):
+        ward.answer("b", 0.05)
+        ward.advance(1.0)
+        assert ward.health("a") is Health.READY
+    for _ in range(4):
+        ward.answer("b", 0.05)
+        ward.advance(1.0)
+    assert ward.health("a") is Health.SUSPECT
 
 
 def test_who_waits_behind_a_long_prefill_is_not_overdue() -> None:

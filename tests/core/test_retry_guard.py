@@ -295,6 +295,34 @@ def test_one_in_a_hurry_does_not_make_all_others_at_its_address_so() -> None:
     assert it.send("nat", "new") is None
 
 
+def test_when_a_client_is_refused_as_a_whole_is_configured() -> None:
+    lenient = Guarded(rules=GuardRules(hasty_share=1.0))
+    for number in range(40):
+        lenient.send("a", f"hammer {number}")
+        assert lenient.send("a", f"hammer {number}") is Reason.RETRY_EARLY
+        assert lenient.send("a", f"calm {number}") is None
+        lenient.now_s += 0.2
+    strict = Guarded(rules=GuardRules(hasty_share=0.4))
+    for number in range(5):
+        strict.send("a", f"hammer {number}")
+        strict.send("a", f"hammer {number}")
+        strict.send("a", f"calm {number}")
+    assert strict.send("a", "new") is Reason.RETRY_STORM
+
+
+@pytest.mark.parametrize(("growth", "is_refused"), [(1.5, True), (8.0, False)])
+def test_how_much_a_client_may_grow_is_configured(growth: float, is_refused: bool) -> None:
+    it = Guarded(rules=GuardRules(growth=growth))
+    for number in range(3_000):
+        it.arrive("a", f"before {number}")
+        it.now_s += 0.02
+    refused = 0
+    for number in range(600):
+        refused += it.send("a", f"since {number}") is Reason.RETRY_STORM
+        it.now_s += 0.006
+    assert bool(refused) is is_refused
+
+
 def test_a_crowd_is_never_refused_as_a_whole_for_who_is_hasty_there() -> None:
     """One program behind an ingress hammers with all that it has."""
     it = Guarded()

@@ -20,6 +20,7 @@ from pointsman.core.events import (
     NodeProbed,
     NodeSpec,
     Placed,
+    PolicyChosen,
     Refused,
     RulesChanged,
     Settled,
@@ -28,11 +29,19 @@ from pointsman.core.events import (
 from pointsman.core.exchange import Exchange
 from pointsman.core.health import Health
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
-from pointsman.core.limits import HealthRules, RetryRules, Rules, Timeouts
+from pointsman.core.limits import (
+    CostWeights,
+    HealthRules,
+    HotPrefixRules,
+    RetryRules,
+    Rules,
+    Timeouts,
+)
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.placement import Attempt
 from pointsman.core.request import Outcome, Request
 from pointsman.core.scheduler import Scheduler
+from tests.support.driver import teach
 
 MODEL = ModelName("m")
 
@@ -121,6 +130,27 @@ def test_an_exchange_counts_by_the_same_rules(kind: str, field: str) -> None:
         exchange.placed(0.0)
         exchange.failed(FailureKind(kind))
     assert not exchange.may_be_placed
+
+
+def test_rules_reach_the_policy_whichever_is_chosen_and_hot_prefixes() -> None:
+    scheduler, weights = Scheduler(), CostWeights(first_token_weight=1.0)
+    joined(scheduler, spec("a"), spec("b"))
+    for node in scheduler._cluster.nodes:
+        teach(node.calibration)
+    scores = [_score(scheduler)]
+    rules = Rules(marginal_cost=weights, hot_prefixes=HotPrefixRules(holders_slack=0.0))
+    scheduler.step(RulesChanged(rules), 0.0)
+    scores.append(_score(scheduler))
+    for policy in ("round_robin", "marginal_cost"):
+        scheduler.step(PolicyChosen(policy), 0.0)
+    scores.append(_score(scheduler))
+    assert scores[0] > scores[1] == scores[2]
+    assert scheduler._residency.hot._slack == 0.0
+
+
+def _score(scheduler: Scheduler) -> float:
+    """What the placement of a prompt would cost on an idle node."""
+    return scheduler.explain(request("asked"), 0.0).candidates[0].score
 
 
 def test_a_smaller_retry_budget_counts_at_once() -> None:

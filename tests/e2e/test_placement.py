@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from pointsman.core.calibration.pace import TRIAL_AFTER_S
+from pointsman.core.health_limits import TRIAL_AFTER_S
 from pointsman.core.policies import catalog
 from pointsman.engines.compute_model import chain_hashes, root_hash
 from pointsman.engines.simulated.tokenizer import WORDS, Turn, render_chat

@@ -12,7 +12,15 @@ import msgspec
 from msgspec import Meta
 
 from pointsman.cli.config_admission import Admission
-from pointsman.cli.config_bounds import Limits, Retries, RetryGuard, Timeouts, WarmUp
+from pointsman.cli.config_bounds import (
+    HotPrefixes,
+    Limits,
+    MarginalCost,
+    Retries,
+    RetryGuard,
+    Timeouts,
+    WarmUp,
+)
 from pointsman.cli.config_health import Health
 from pointsman.core import limits
 from pointsman.core.limits import NODES_MAX
@@ -25,10 +33,12 @@ __all__ = [
     "Config",
     "Engine",
     "Health",
+    "HotPrefixes",
     "Key",
     "Limits",
     "Listen",
     "Log",
+    "MarginalCost",
     "Retries",
     "RetryGuard",
     "Timeouts",
@@ -331,5 +341,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retry_guard: Annotated[
         RetryGuard, Meta(description="Clients that retry without waiting, while nothing has room.")
     ] = RetryGuard()
+    hot_prefixes: Annotated[
+        HotPrefixes, Meta(description="Prompt beginnings that are too much for one engine.")
+    ] = HotPrefixes()
+    marginal_cost: Annotated[
+        MarginalCost, Meta(description="Weights of the policy of that name.")
+    ] = MarginalCost()
     agents: Annotated[Agents, Meta(description="Node agents.")] = Agents()
     log: Annotated[Log, Meta(description="What is written down.")] = Log()

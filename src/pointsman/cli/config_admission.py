@@ -48,11 +48,29 @@ class Admission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             gt=0,
             le=3_600,
-            description="Seconds of prompts waiting on each engine, and two prompts, from which on "
-            "the rest waits here, in order. Lower lets the urgent begin sooner; too low leaves "
-            "engines without work between two requests.",
+            description="Seconds of prompts waiting on each engine, from which on the rest waits "
+            "here, in order, while anybody is urgent. Lower lets the urgent begin sooner; too low "
+            "leaves engines without work between two requests.",
         ),
     ] = _RULES.backlog_s
+    backlog_prefills: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000,
+            description="Prompts waiting on each engine that it takes beside that: fewer do not "
+            "count, however long they are.",
+        ),
+    ] = _RULES.backlog_prefills
+    urgent_memory_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=86_400,
+            description="Seconds after the last request of high priority for which others are "
+            "still kept waiting like this. With 0 engines' own queues fill up between two of them.",
+        ),
+    ] = _RULES.urgent_memory_s
     order: Annotated[
         Literal["fair", "utility"],
         Meta(

@@ -18,6 +18,8 @@ Count = Annotated[int, Meta(ge=1, le=1_000)]
 _STAGES = limits.Timeouts()
 _RETRIES = limits.RetryRules()
 _GUARD = limits.GuardRules()
+_HOT = limits.HotPrefixRules()
+_WEIGHTS = limits.CostWeights()
 _GATEWAY = GatewayOptions()
 
 
@@ -296,3 +298,63 @@ class RetryGuard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "engines idle when only they are left.",
         ),
     ] = _GUARD.room_s
+    room_within_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds of prompts waiting on an engine with which it still has room. "
+            "Engines whose single prompt takes longer need more, or they never have room."
+        ),
+    ] = _GUARD.room_within_s
+    hasty_share: Annotated[
+        Annotated[float, Meta(gt=0, le=1)],
+        Meta(
+            description="Of a key's requests that were turned away, how many must have come back "
+            "too early before its other requests are refused, too. Less is strict with keys that "
+            "many share."
+        ),
+    ] = _GUARD.hasty_share
+    growth: Annotated[
+        Annotated[float, Meta(ge=1, le=1_000)],
+        Meta(
+            description="Times the traffic that a key had before, that it may send while it is "
+            "told to wait; it is for repeats that differ a little each time."
+        ),
+    ] = _GUARD.growth
+
+
+class HotPrefixes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When a prompt beginning that many share is computed on one more engine."""
+
+    memory_s: Annotated[
+        Annotated[float, Meta(ge=1, le=3_600)],
+        Meta(
+            description="Seconds for which a request counts in what is asked for. Less follows a "
+            "sudden change sooner, more ignores it."
+        ),
+    ] = _HOT.memory_s
+    holders_slack: Annotated[
+        Annotated[float, Meta(ge=0, le=100)],
+        Meta(
+            description="Times its share of the requests, that a prefix may have of the engines. "
+            "More copies spread it over more engines, and take more of their caches; 0 makes none."
+        ),
+    ] = _HOT.holders_slack
+
+
+class MarginalCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the policy of that name weighs against what."""
+
+    first_token_weight: Annotated[
+        Annotated[float, Meta(gt=0, le=100)],
+        Meta(
+            description="What a second before the first token counts beside a second of the rest. "
+            "More lets answers begin sooner and end later; batch work wants 1."
+        ),
+    ] = _WEIGHTS.first_token_weight
+    urgent_imposes: Annotated[
+        Annotated[float, Meta(ge=0, le=1)],
+        Meta(
+            description="Of the delay that a request imposes on others, what counts if it is more "
+            "urgent than normal. Less lets the urgent begin sooner at the expense of others."
+        ),
+    ] = _WEIGHTS.urgent_imposes

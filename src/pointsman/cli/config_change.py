@@ -10,7 +10,7 @@ from pointsman.cli.config_file import engine_name
 
 LIVE = (
     *("policy", "engines", "keys", "listen", "timeouts", "limits", "health", "retries"),
-    *("retry_guard", "warm_up", "admission", "log.level"),
+    *("retry_guard", "warm_up", "admission", "hot_prefixes", "marginal_cost", "log.level"),
 )
 """What a running process can change; everything else waits for the next start."""
 

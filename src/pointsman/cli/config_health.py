@@ -10,6 +10,7 @@ from pointsman.collectors.cadence import Cadence, RequestProbes
 from pointsman.core.limits import HealthRules
 
 Factor = Annotated[float, Meta(gt=1, le=1_000)]
+Share = Annotated[float, Meta(gt=0, le=1)]
 
 _HEALTH = HealthRules()
 _CADENCE = Cadence()
@@ -89,6 +90,13 @@ class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "share of the work."
         ),
     ] = _HEALTH.suspect_s
+    suspect_weight: Annotated[
+        Share,
+        Meta(
+            description="The share of its peers' work that a suspected engine may have. More keeps "
+            "the conversations of one that is well, and loses more on one that is not."
+        ),
+    ] = _HEALTH.suspect_weight
     slow_factor: Annotated[
         Factor,
         Meta(
@@ -96,13 +104,52 @@ class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "not, before it is suspected. Low values suspect engines for their load."
         ),
     ] = _HEALTH.slow_factor
+    slow_share_max: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="Of a model's engines, how many may be found slow or late at a time: if "
+            "more seem so, it is the load. 0 finds none, and only failures count.",
+        ),
+    ] = _HEALTH.slow_share_max
     overdue_factor: Annotated[
         Factor,
         Meta(
-            description="How many times as long as foreseen, and 3 s, a first token may be due "
-            "with nothing coming from there, before it is suspected to hang."
+            description="How many times as long as foreseen a first token may be due with nothing "
+            "coming from there, before it is suspected to hang."
         ),
     ] = _HEALTH.overdue_factor
+    overdue_min_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds more that it may be due. Less finds an engine that hangs sooner; "
+            "engines that pause for long, to load or to compile, need more."
+        ),
+    ] = _HEALTH.overdue_min_s
+    shared_queue_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds of prompts that may wait on an engine which has not its full "
+            "share of the work, while its peers' queues are empty. Slow engines, whose single "
+            "prompt takes seconds, take more of them with more."
+        ),
+    ] = _HEALTH.shared_queue_s
+    trial_after_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds after which one short request tries an engine that was found slow "
+            "and idles since; twice as long each time it still is, up to 16 times."
+        ),
+    ] = _HEALTH.trial_after_s
+    trial_cost_share: Annotated[
+        Share,
+        Meta(
+            description="Of the time that nobody has tried it, what the first token of such a "
+            "request may take. Less spares long prompts the trial, more ends an engine's slow time "
+            "sooner."
+        ),
+    ] = _HEALTH.trial_cost_share
     slow_start_s: Annotated[
         float,
         Meta(
@@ -113,6 +160,13 @@ class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "at once.",
         ),
     ] = _HEALTH.slow_start_s
+    slow_start_weight: Annotated[
+        Share,
+        Meta(
+            description="The share of its peers' work that it begins with. More fills it sooner, "
+            "with prompts that are not cached there yet."
+        ),
+    ] = _HEALTH.slow_start_weight
     scrape_s: Annotated[
         Seconds,
         Meta(

@@ -12,8 +12,10 @@ from pointsman.core.admission_rules import AdmissionRules, QueueOrder
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import ModelName, NodeName
 from pointsman.core.limits import (
+    CostWeights,
     GuardRules,
     HealthRules,
+    HotPrefixRules,
     Preemption,
     RetryRules,
     Timeouts,
@@ -31,23 +33,13 @@ def scheduler_options(config: Config) -> SchedulerOptions:
         queue_length_max=config.limits.queue_length_max,
         hold_s=config.timeouts.queue_s,
         reservation_s=config.timeouts.reservation_s,
-        health=HealthRules(
-            probe_failures_max=config.health.probe_failures_max,
-            probe_successes_min=config.health.probe_successes_min,
-            request_failures_max=config.health.request_failures_max,
-            failures_within_s=config.health.failures_within_s,
-            open_s=config.health.open_s,
-            open_s_max=config.health.open_s_max,
-            suspect_s=config.health.suspect_s,
-            slow_factor=config.health.slow_factor,
-            overdue_factor=config.health.overdue_factor,
-            slow_start_s=config.health.slow_start_s,
-            signal_age_max_s=config.health.signal_age_max_s,
-        ),
+        health=health_rules(config),
         retries=retry_rules(config),
         retry_guard=guard_rules(config),
         warm_up=WarmUpRules(prefixes=config.warm_up.prefixes, within_s=config.warm_up.within_s),
         admission=admission_rules(config),
+        hot_prefixes=HotPrefixRules(**msgspec.structs.asdict(config.hot_prefixes)),
+        marginal_cost=CostWeights(**msgspec.structs.asdict(config.marginal_cost)),
         preemption=Preemption(config.retries.preemption),
         index_bytes_max=config.limits.index_bytes_max,
     )
@@ -70,15 +62,14 @@ def admission_rules(config: Config) -> AdmissionRules:
     return AdmissionRules(**{**fields, "order": QueueOrder(config.admission.order)})
 
 
+def health_rules(config: Config) -> HealthRules:
+    """What of that section the scheduler goes by; how often engines are looked at is `cadence`."""
+    fields = HealthRules.__struct_fields__
+    return HealthRules(**{field: getattr(config.health, field) for field in fields})
+
+
 def guard_rules(config: Config) -> GuardRules:
-    guard = config.retry_guard
-    return GuardRules(
-        enabled=guard.enabled,
-        memory_s=guard.memory_s,
-        penalty_s_max=guard.penalty_s_max,
-        strike_half_life_s=guard.strike_half_life_s,
-        room_s=guard.room_s,
-    )
+    return GuardRules(**msgspec.structs.asdict(config.retry_guard))
 
 
 def cadence(config: Config) -> Cadence:

@@ -65,6 +65,8 @@ class AdmissionRules(msgspec.Struct, frozen=True, kw_only=True):
     urgent_headroom      of what high priority holds, by which red begins earlier
     low_share            of the nodes that low priority may hold beyond yellow
     backlog_s            prefill work that a node may have waiting before it counts as full
+    backlog_prefills     and prompts; both while there are urgent requests
+    urgent_memory_s      how long there are, after the last one
     order                of the queue: fair (priority, tenants, lengths) or utility
     aging_s              seconds of waiting that count as much as the next named priority; 0 is
                          none. Nothing grows as old as high priority
@@ -84,6 +86,8 @@ class AdmissionRules(msgspec.Struct, frozen=True, kw_only=True):
     urgent_headroom: float = URGENT_HEADROOM
     low_share: float = LOW_SHARE
     backlog_s: float = BACKLOG_S
+    backlog_prefills: int = BACKLOG_PREFILLS
+    urgent_memory_s: float = URGENT_MEMORY_S
     order: QueueOrder = QueueOrder.FAIR
     aging_s: float = AGING_S
     length_penalty: float = 1.0

@@ -80,7 +80,7 @@ class Cluster:
         """Judge every node's health by these from here on."""
         self._rules = rules
         for node in self.nodes:
-            node.rules = node.condition.rules = rules
+            node.rules = node.condition.rules = node.calibration.rules = rules
 
     def remove(self, node: Node) -> None:
         """The incarnation ends. The index must have forgotten its slot before."""

@@ -16,9 +16,7 @@ from pointsman.core.health_limits import (
     HALF_OPEN_TRIALS_MAX,
     PEERS_MIN,
     PROBES_WEIGHT,
-    SHARED_QUEUE_S,
     SLOW_SAMPLES,
-    SUSPECT_WEIGHT,
     SUSPECT_WEIGHT_MIN,
 )
 from pointsman.core.ids import RequestId
@@ -109,7 +107,7 @@ class Condition:
         if self.state is Health.HALF_OPEN:
             welcome = priority < PRIORITY_NORMAL or not self.is_choosy
             return welcome and len(self._trials) < HALF_OPEN_TRIALS_MAX
-        if self.is_stuck or queue_s > max(SHARED_QUEUE_S, self.weight * peers_s):
+        if self.is_stuck or queue_s > max(self.rules.shared_queue_s, self.weight * peers_s):
             return False
         return inflight < max(1.0, self.weight * max(peers_mean, PEERS_MIN))
 
@@ -248,14 +246,13 @@ class Condition:
 
     # --- verdicts ----------------------------------------------------------------------
 
-    def suspect(
-        self, cause: Cause, detail: str, now_s: float, weight: float = SUSPECT_WEIGHT
-    ) -> None:
+    def suspect(self, cause: Cause, detail: str, now_s: float, weight: float | None = None) -> None:
         """Something speaks against it. Harmless when it is suspected already."""
         if self.state not in (Health.READY, Health.WARMING, Health.SUSPECT):
             return
         self._evidence_s = now_s
-        weight = max(SUSPECT_WEIGHT_MIN, min(weight, self.weight))
+        usual = self.rules.suspect_weight
+        weight = max(SUSPECT_WEIGHT_MIN, min(usual if weight is None else weight, self.weight))
         if self.state is not Health.SUSPECT:
             self._step(Step.SUSPECT, cause, detail, now_s)
         self.weight = weight
@@ -305,7 +302,7 @@ class Condition:
             self._step(Step.RISE, cause, "", now_s)
             return
         if self._warming.over or self.state is not Health.SUSPECT:
-            self._warming.begin(now_s, self.rules.slow_start_s, is_new=is_new)
+            self._warming.begin(now_s, self.rules, is_new=is_new)
         self.weight = self._warming.weight
         self._step(Step.WARM, cause, "", now_s)
 

@@ -36,6 +36,16 @@ SHARED_QUEUE_S = 0.1
 is sent no more: a prompt of 2,000 tokens, or several that are cached there. It idles and its cache
 is cold: it would be sent all that is new at once, and each would wait for those before it."""
 
+TRIAL_AFTER_S = 5.0
+TRIAL_AFTER_FACTOR_MAX = 16.0
+"""The first trial of a slow node that idles is soon against an outage. Each one that finds it as
+slow as believed doubles the time to the next, up to 80 s, so that a node that stays slow costs one
+slow answer in that."""
+
+TRIAL_COST_SHARE = 0.1
+"""Of the time without news of it, that a trial's first token may take if the node is as slow as
+believed: short prompts and cached ones try it soon, a long one only when nobody else has come."""
+
 SLOW_FACTOR = 3.0
 SLOW_SAMPLES = 7
 SLOW_SLACK_S = 0.05

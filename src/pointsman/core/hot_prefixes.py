@@ -18,14 +18,7 @@ from typing import Final, NamedTuple
 
 from pointsman.core.faded import Faded, left
 from pointsman.core.ids import BlockHash, ModelName
-
-HOT_MEMORY_S: Final = 10.0
-"""How long a request counts in its prefix's share of the traffic: a few times as long as a long
-prefix takes to compute, so that a sudden one is met before its holders drown in it."""
-
-HOT_HOLDERS_SLACK: Final = 1.5
-"""Nodes that hold a hot prefix, over its share of the requests: as many as its share carry it only
-if they do nothing else."""
+from pointsman.core.limits import HotPrefixRules
 
 HOT_REQUESTS_MIN: Final = 4.0
 """Requests lately, for each holder, below which nothing is invested in a prefix."""
@@ -55,6 +48,11 @@ class HotPrefixes:
     def __init__(self) -> None:
         self._prefixes: dict[BlockHash, _Prefix] = {}
         self._totals: dict[ModelName, Faded] = {}
+        self.apply(HotPrefixRules())
+
+    def apply(self, rules: HotPrefixRules) -> None:
+        """Go by these from here on."""
+        self._memory_s, self._slack = rules.memory_s, rules.holders_slack
 
     def placed(
         self, block: BlockHash | None, model: ModelName, tokens: int, now_s: float, *, hits: bool
@@ -64,16 +62,16 @@ class HotPrefixes:
         total = self._totals.get(model)
         if total is None:
             total = self._totals[model] = Faded()
-        total.add(1.0, now_s, HOT_MEMORY_S)
+        total.add(1.0, now_s, self._memory_s)
         if block is None:
             return
         prefix = self._prefixes.get(block)
         if prefix is None:
             if len(self._prefixes) >= HOT_PREFIXES_MAX:
                 self._forget_coldest(now_s)
-            before = total.at(now_s, HOT_MEMORY_S) - 1.0
+            before = total.at(now_s, self._memory_s) - 1.0
             prefix = self._prefixes[block] = _Prefix(model, tokens, before, now_s)
-        prefix.requests.add(1.0, now_s, HOT_MEMORY_S)
+        prefix.requests.add(1.0, now_s, self._memory_s)
         prefix.hit_share += (hits - prefix.hit_share) * _HIT_WEIGHT
 
     def invested(self, block: BlockHash, nodes: int, holders: int, now_s: float) -> float:
@@ -82,18 +80,18 @@ class HotPrefixes:
         prefix = self._prefixes.get(block)
         if prefix is None:
             return 0.0
-        requests = prefix.requests.at(now_s, HOT_MEMORY_S)
+        requests = prefix.requests.at(now_s, self._memory_s)
         if requests < HOT_REQUESTS_MIN * (holders + 1):
             return 0.0
         share = requests / self._since(prefix, now_s)
-        if holders >= min(nodes, int(share * nodes * HOT_HOLDERS_SLACK)):
+        if holders >= min(nodes, int(share * nodes * self._slack)):
             return 0.0
         return 1.0 - (holders + 1) / requests
 
     def _since(self, prefix: "_Prefix", now_s: float) -> float:
         """Its model's requests since it was first seen: a sudden one has its full share at once."""
-        total = self._totals[prefix.model].at(now_s, HOT_MEMORY_S)
-        before = prefix.before * left(now_s - prefix.first_s, HOT_MEMORY_S)
+        total = self._totals[prefix.model].at(now_s, self._memory_s)
+        before = prefix.before * left(now_s - prefix.first_s, self._memory_s)
         return max(1.0, total - before)
 
     def hottest(self, count: int, now_s: float) -> list[HotPrefix]:
@@ -103,13 +101,13 @@ class HotPrefixes:
 
     def _seen(self, now_s: float) -> Iterator[HotPrefix]:
         for block, known in self._prefixes.items():
-            requests = known.requests.at(now_s, HOT_MEMORY_S)
-            share = requests / max(self._totals[known.model].at(now_s, HOT_MEMORY_S), 1.0)
+            requests = known.requests.at(now_s, self._memory_s)
+            share = requests / max(self._totals[known.model].at(now_s, self._memory_s), 1.0)
             hits = known.hit_share
             yield HotPrefix(block, known.model, known.tokens, min(share, 1.0), requests, hits)
 
     def _forget_coldest(self, now_s: float) -> None:
-        counts = {b: p.requests.at(now_s, HOT_MEMORY_S) for b, p in self._prefixes.items()}
+        counts = {b: p.requests.at(now_s, self._memory_s) for b, p in self._prefixes.items()}
         median = sorted(counts.values())[len(counts) // 2]
         kept = [(b, p) for b, p in self._prefixes.items() if counts[b] > median]
         self._prefixes = dict(kept[: HOT_PREFIXES_MAX // 2])

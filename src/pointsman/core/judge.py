@@ -6,8 +6,9 @@ A `Condition` counts; what only shows beside other nodes is found here:
 
     slow      the median of its last answers took `slow_factor` times as long as foreseen, and as
               many times its peers' own median
-    overdue   a first token is due for `overdue_factor` times as long as foreseen and 3 s, nothing
-              has come from there since that request was placed, and a peer has answered since
+    overdue   a first token is due for `overdue_factor` times as long as foreseen and
+              `overdue_min_s`, nothing has come from there since that request was placed, and a
+              peer has answered since
     queue     its reported queue grew three times in a row with nothing coming from there, and the
               prefill whose turn it is is over a second late
 
@@ -33,12 +34,10 @@ from pointsman.core.events import NodeJudged, NodeSignals
 from pointsman.core.flight import Flight
 from pointsman.core.health import SERVING, Cause, Health
 from pointsman.core.health_limits import (
-    OVERDUE_MIN_S,
     POISON_PROMPTS_MAX,
     POISON_S,
     QUEUE_GROWTHS_MAX,
     QUEUE_LATE_S,
-    SLOW_SHARE_MAX,
     SLOW_SLACK_S,
     SUSPECT_WEIGHT_MIN,
 )
@@ -210,7 +209,7 @@ class Judge:
                 node.condition.pass_time(now_s, is_slow=is_slow)
         oldest: dict[NodeId, Flight] = {}
         for flight in flights:
-            if now_s - flight.placed_s < OVERDUE_MIN_S:
+            if now_s - flight.placed_s < flight.node.rules.overdue_min_s:
                 break
             if flight.started_s is None and flight.node.alive_s <= flight.placed_s:
                 oldest.setdefault(flight.node.id, flight)
@@ -224,7 +223,7 @@ class Judge:
         foreseen_s = predicted.first_token_s
         if not flight.request.stream:
             foreseen_s += predicted.decode_s
-        due_s = node.rules.overdue_factor * foreseen_s + OVERDUE_MIN_S
+        due_s = node.rules.overdue_factor * foreseen_s + node.rules.overdue_min_s
         if waited_s < due_s or not self._peer_answered(node, flight.placed_s):
             return
         if not self._may_be_relative(node):
@@ -277,4 +276,4 @@ class Judge:
         model = node.models[0].name if node.models else None
         fellows = [n for n in self._cluster.nodes if any(c.name == model for c in n.models)]
         found = sum(fellow.condition.is_relative for fellow in fellows)
-        return found + 1 <= SLOW_SHARE_MAX * len(fellows)
+        return found + 1 <= node.rules.slow_share_max * len(fellows)

@@ -10,9 +10,16 @@ from pointsman.core.health_limits import (
     OPEN_S,
     OPEN_S_MAX,
     OVERDUE_FACTOR,
+    OVERDUE_MIN_S,
+    SHARED_QUEUE_S,
     SLOW_FACTOR,
+    SLOW_SHARE_MAX,
     SLOW_START_S,
     SUSPECT_S,
+    SUSPECT_WEIGHT,
+    TRIAL_AFTER_S,
+    TRIAL_COST_SHARE,
+    WARMING_WEIGHT_NEW,
 )
 
 PRIORITY_HIGH: Final = 10
@@ -108,9 +115,32 @@ out. An estimate that is wrong must not keep a prompt from the only engine that 
 NODES_MAX: Final = 4_096
 """Nodes in a cluster: masks in the prefix index stay under 512 bytes."""
 
-ROOM_WAIT_S: Final = 0.25
+ROOM_WITHIN_S: Final = 0.25
 """Prefill work ahead of a newcomer with which a node still counts as one that has room: less than
 one prompt of 5,000 tokens. In a simulated storm with 1 s a fifth more is placed again."""
+
+HASTY_SHARE: Final = 0.75
+"""Of its requests that were turned away, that must have come too early before a client counts as
+hasty. One user in a hurry does not make all that share a key so, however often it comes."""
+
+GROWTH: Final = 1.5
+"""That a client's traffic may grow while it is told to wait."""
+
+HOT_MEMORY_S: Final = 10.0
+"""How long a request counts in its prefix's share of the traffic: a few times as long as a long
+prefix takes to compute, so that a sudden one is met before its holders drown in it."""
+
+HOT_HOLDERS_SLACK: Final = 1.5
+"""Nodes that hold a hot prefix, over its share of the requests: as many as its share carry it only
+if they do nothing else."""
+
+FIRST_TOKEN_WEIGHT: Final = 5.0
+"""What a second before the first token counts beside one of an answer (measured in
+docs/POLICIES.md)."""
+
+URGENT_IMPOSES: Final = 0.5
+"""Of the delay that a request imposes on others, what counts if it is more urgent than usual: it
+finds mostly such there whose delay matters less than its own."""
 
 CLIENTS_REMEMBERED_MAX: Final = 4_096
 """Clients whose rate is known, 0.3 KiB each; the one that was silent for longest is forgotten."""
@@ -178,9 +208,16 @@ class HealthRules(msgspec.Struct, frozen=True, kw_only=True):
                           within failures_within_s, or twice as many
     open_s, open_s_max    it stays out for so long, twice as long each time up to the maximum
     suspect_s             a suspicion that nothing confirms fades after this
+    suspect_weight        of its peers' work, that a suspect may have
     slow_factor           times as long as foreseen, and its peers' are not: it is slow
+    slow_share_max        of a model's nodes, that are found slow, late or stuck
     overdue_factor        times as long as foreseen until a first token is overdue
+    overdue_min_s         and so long after that
+    shared_queue_s        prefills that may wait on a node of lowered weight beside idle peers
+    trial_after_s         a slow node that idles counts as any other once after so long
+    trial_cost_share      of the time without news of it, that this may take
     slow_start_s          a new node has its full share after this at most; 0 at once
+    slow_start_weight     of its peers' work, with which it begins
     signal_age_max_s      a scrape older than this corrects nothing
     """
 
@@ -191,9 +228,16 @@ class HealthRules(msgspec.Struct, frozen=True, kw_only=True):
     open_s: float = OPEN_S
     open_s_max: float = OPEN_S_MAX
     suspect_s: float = SUSPECT_S
+    suspect_weight: float = SUSPECT_WEIGHT
     slow_factor: float = SLOW_FACTOR
+    slow_share_max: float = SLOW_SHARE_MAX
     overdue_factor: float = OVERDUE_FACTOR
+    overdue_min_s: float = OVERDUE_MIN_S
+    shared_queue_s: float = SHARED_QUEUE_S
+    trial_after_s: float = TRIAL_AFTER_S
+    trial_cost_share: float = TRIAL_COST_SHARE
     slow_start_s: float = SLOW_START_S
+    slow_start_weight: float = WARMING_WEIGHT_NEW
     signal_age_max_s: float = SIGNAL_AGE_MAX_S
 
     @property
@@ -228,6 +272,10 @@ class GuardRules(msgspec.Struct, frozen=True, kw_only=True):
     penalty_s_max       the longest Retry-After that strikes lead to
     strike_half_life_s  after so long half of the strikes are forgotten
     room_s              there must have been room for so long before who hurries gets it
+    room_within_s       a node that would begin within this has room
+    hasty_share         of a client's requests that were turned away, that must come too early
+                        before it is refused as a whole
+    growth              that its traffic may have while it is told to wait
     """
 
     enabled: bool = True
@@ -235,6 +283,9 @@ class GuardRules(msgspec.Struct, frozen=True, kw_only=True):
     penalty_s_max: float = 30.0
     strike_half_life_s: float = 30.0
     room_s: float = 1.0
+    room_within_s: float = ROOM_WITHIN_S
+    hasty_share: float = HASTY_SHARE
+    growth: float = GROWTH
 
 
 class Preemption(StrEnum):
@@ -256,6 +307,28 @@ class WarmUpRules(msgspec.Struct, frozen=True, kw_only=True):
     within_s: float = 10.0
 
 
+class HotPrefixRules(msgspec.Struct, frozen=True, kw_only=True):
+    """When a prefix is worth a further node.
+
+    memory_s       how long a request counts in its prefix's share of the traffic
+    holders_slack  nodes that hold it, over that share; 0 is no node more
+    """
+
+    memory_s: float = HOT_MEMORY_S
+    holders_slack: float = HOT_HOLDERS_SLACK
+
+
+class CostWeights(msgspec.Struct, frozen=True, kw_only=True):
+    """What `marginal_cost` weighs against what.
+
+    first_token_weight  a second before the first token, in seconds of an answer
+    urgent_imposes      of the delay imposed on others, for a request that is more urgent
+    """
+
+    first_token_weight: float = FIRST_TOKEN_WEIGHT
+    urgent_imposes: float = URGENT_IMPOSES
+
+
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """What may change while a scheduler runs. `hold_s` is for those held from then on; after
     `reservation_s` a request that its engine does not know of may be compensated."""
@@ -269,6 +342,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     preemption: Preemption = Preemption.QUEUED
     admission: AdmissionRules = AdmissionRules()
     warm_up: WarmUpRules = WarmUpRules()
+    hot_prefixes: HotPrefixRules = HotPrefixRules()
+    marginal_cost: CostWeights = CostWeights()
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):

@@ -90,7 +90,7 @@ class Node:
         self._foreign_until_s = 0.0
         self.queue_growths = 0  # reports in a row in which its queue grew and nothing came
         # Learned.
-        self.calibration = Pace(Calibration())
+        self.calibration = Pace(Calibration(), rules=rules)
         self._learns_next_s = 0.0
         self.predicted_tokens = 0
         self.reported_tokens = 0

@@ -8,8 +8,10 @@ from pointsman.core.limits import (
     QUEUE_LENGTH_MAX,
     QUEUE_TIMEOUT_S,
     RESERVATION_S,
+    CostWeights,
     GuardRules,
     HealthRules,
+    HotPrefixRules,
     Preemption,
     RetryRules,
     Rules,
@@ -37,6 +39,8 @@ class SchedulerOptions(msgspec.Struct, frozen=True, kw_only=True):
     preemption: Preemption = Preemption.QUEUED
     admission: AdmissionRules = AdmissionRules()
     warm_up: WarmUpRules = WarmUpRules()
+    hot_prefixes: HotPrefixRules = HotPrefixRules()
+    marginal_cost: CostWeights = CostWeights()
     index_bytes_max: int = INDEX_BYTES_MAX
     seed: int = 0
 
@@ -53,4 +57,6 @@ class SchedulerOptions(msgspec.Struct, frozen=True, kw_only=True):
             preemption=self.preemption,
             admission=self.admission,
             warm_up=self.warm_up,
+            hot_prefixes=self.hot_prefixes,
+            marginal_cost=self.marginal_cost,
         )

@@ -19,7 +19,7 @@ from pointsman.core.footprint import Footprints
 from pointsman.core.health import Health
 from pointsman.core.ids import ModelName, NodeId
 from pointsman.core.ledger import Ledger
-from pointsman.core.limits import CERTAIN_SHARE, FLIGHTS_MAX, RETRY_AFTER_MAX_S, ROOM_WAIT_S
+from pointsman.core.limits import CERTAIN_SHARE, FLIGHTS_MAX, RETRY_AFTER_MAX_S
 from pointsman.core.node import Node
 from pointsman.core.placement import Demand, Hold, Refusal, Route
 from pointsman.core.policies.base import Policy
@@ -176,12 +176,14 @@ class Router:
         queue_s = sum(n.queue_ahead_s(now_s) for n in nodes) / len(nodes) if nodes else 0.0
         return min(RETRY_AFTER_MAX_S, max(floor_s, queue_s, 0.0 if turn_s == inf else turn_s))
 
-    def is_contended(self, request: Request, demand: Demand, now_s: float) -> bool:
-        """Whether there are nodes for the request, and none would begin with it soon."""
+    def is_contended(
+        self, request: Request, demand: Demand, now_s: float, *, within_s: float
+    ) -> bool:
+        """Whether there are nodes for the request, and none would begin `within_s` with it."""
         ledger, footprints = self._ledger, self._footprints
         nodes = [node for node in self._cluster.serving(request.model) if matches(node, request)]
         for node in nodes:
-            if node.inflight >= node.concurrency_max or node.queue_ahead_s(now_s) > ROOM_WAIT_S:
+            if node.inflight >= node.concurrency_max or node.queue_ahead_s(now_s) > within_s:
                 continue
             if ledger.account(node.id).fits(footprints.needed(node, request.prompt, demand)):
                 return False

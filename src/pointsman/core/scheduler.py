@@ -37,6 +37,7 @@ from pointsman.core.membership import NODE_EVENTS, Change, NodeEvent
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.placement import Attempt, Choice, Demand, Hold, Refusal, Route, Waiting
 from pointsman.core.policies import catalog
+from pointsman.core.policies.marginal_cost import MarginalCost
 from pointsman.core.recalls import gives_way
 from pointsman.core.request import Outcome, Request
 from pointsman.core.row import Row
@@ -49,7 +50,8 @@ class Scheduler(State):
     def __init__(self, options: SchedulerOptions | None = None) -> None:
         options = options or SchedulerOptions()
         super().__init__(options)
-        self._policy = catalog.make(options.policy)
+        self._weights = options.marginal_cost
+        self._policy = catalog.make(options.policy, self._weights)
         self._rng = Random(options.seed)
         self._handlers: dict[type, Callable[[Any, float], list[Effect]]] = {
             Arrived: self._arrived,
@@ -298,7 +300,7 @@ class Scheduler(State):
 
     def _policy_chosen(self, event: PolicyChosen, now_s: float) -> list[Effect]:
         """Raises ValueError for a name that is not in the catalog; nothing changes then."""
-        self._policy = catalog.make(event.policy)
+        self._policy = catalog.make(event.policy, self._weights)
         return self._retry_held(now_s)
 
     def _rules_changed(self, event: RulesChanged, now_s: float) -> list[Effect]:
@@ -310,6 +312,10 @@ class Scheduler(State):
         self.guard.apply(rules.retry_guard)
         self._recalls.apply(rules)
         self._audit.apply(rules)
+        self._residency.hot.apply(rules.hot_prefixes)
+        self._weights = rules.marginal_cost
+        if isinstance(self._policy, MarginalCost):
+            self._policy.weights = self._weights
         return self._retry_held(now_s)
 
     def _tick(self, event: Tick, now_s: float) -> list[Effect]:

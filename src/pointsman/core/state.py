@@ -32,6 +32,7 @@ class State:
         self._cluster = Cluster(options.health)
         self._homes = Homes(self._cluster)
         self._residency = Residency(options.index_bytes_max)
+        self._residency.hot.apply(options.hot_prefixes)
         self._ledger = Ledger()
         safety = options.admission.footprint_safety
         self._footprints = Footprints(self._residency, self._ledger, safety)
@@ -77,7 +78,8 @@ class State:
         makes room, and is not to be the one who gets it."""
         demand = self._router.demand(request)
         makes_wait = self._admission.makes_wait(request, demand, now_s)
-        return makes_wait or self._router.is_contended(request, demand, now_s)
+        within_s = self.guard.rules.room_within_s
+        return makes_wait or self._router.is_contended(request, demand, now_s, within_s=within_s)
 
     def catch_up(self) -> None:
         """Credit the last placement now, since nobody waits for an answer at this moment."""

@@ -8,9 +8,9 @@ So a cold node is not given all that is new at once just because it is idle (Moo
 from pointsman.core.health_limits import (
     WARMING_SAMPLES,
     WARMING_SPEED_MAX,
-    WARMING_WEIGHT_NEW,
     WARMING_WEIGHT_RETURNED,
 )
+from pointsman.core.limits import HealthRules
 
 
 class Warming:
@@ -32,11 +32,11 @@ class Warming:
     def weight(self) -> float:
         return self._from + (1.0 - self._from) * self.warmth
 
-    def begin(self, now_s: float, slow_start_s: float, *, is_new: bool) -> None:
+    def begin(self, now_s: float, rules: HealthRules, *, is_new: bool) -> None:
         """From the start. A node that has its cache still needs a third of the time."""
         self.warmth = 0.0
-        self._from = WARMING_WEIGHT_NEW if is_new else WARMING_WEIGHT_RETURNED
-        self._duration_s = slow_start_s / (1 if is_new else WARMING_SPEED_MAX)
+        self._from = rules.slow_start_weight if is_new else WARMING_WEIGHT_RETURNED
+        self._duration_s = rules.slow_start_s / (1 if is_new else WARMING_SPEED_MAX)
         self._since_s = self._at_s = now_s
 
     def first_token(self, now_s: float, *, as_foreseen: bool) -> None:

@@ -5,7 +5,8 @@ from random import Random
 import pytest
 
 from pointsman.core.calibration import Calibration, Pace, Speeds
-from pointsman.core.calibration.pace import TRIAL_AFTER_S
+from pointsman.core.health_limits import TRIAL_AFTER_S
+from pointsman.core.limits import HealthRules
 
 STEP_S = 0.01
 PER_TOKEN_S = 5e-5
@@ -137,6 +138,14 @@ def test_each_trial_that_finds_a_node_slow_makes_the_next_one_rarer() -> None:
         observe(slow, rng, factor=3)
         slow.confirmed(now_s)
     assert waits_s == [5.5, 10.5, 20.5, 40.5, 80.5, 80.5, 80.5]
+
+
+def test_when_and_by_what_a_slow_node_is_tried_is_configured() -> None:
+    (slow, fast), _ = grown_up(10, 1)
+    slow.rules = HealthRules(trial_after_s=30.0, trial_cost_share=1.0)
+    assert speeds_at(slow, 29.0, tokens=100) != fast.speeds()
+    assert speeds_at(slow, 31.0, tokens=100) == fast.speeds()
+    assert speeds_at(slow, 31.0, tokens=8_000) == fast.speeds(), "its 4 s are less than 31"
 
 
 @pytest.mark.parametrize(("factor", "recovered"), [(1.0, True), (3.0, False)])

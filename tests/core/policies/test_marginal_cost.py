@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_LOW, PRIORITY_NORMAL
+from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_LOW, PRIORITY_NORMAL, CostWeights
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.marginal_cost import MarginalCost
 from pointsman.core.row import Row
@@ -46,6 +46,16 @@ def test_what_others_lose_counts_half_for_the_urgent() -> None:
         for lost in (row("n", stall_s=2.0), row("n", slowdown_s=2.0)):
             MarginalCost().choose(request("r", priority=priority), [lost], Random(0))
             assert lost.score == pytest.approx(seconds)
+
+
+def test_what_a_first_token_and_the_urgent_weigh_is_configured() -> None:
+    policy = MarginalCost(CostWeights(first_token_weight=1.0, urgent_imposes=0.1))
+    late = row("n", queue_s=3.0, uncached_s=1.0, stall_s=2.0)
+    policy.choose(request("r", priority=PRIORITY_HIGH), [late], Random(0))
+    assert late.score == pytest.approx(1.0 * 3 + 2 * (2 * 3 - 1) + 0.1 * 2.0)
+    policy.weights = CostWeights()
+    policy.choose(request("r", priority=PRIORITY_HIGH), [late], Random(0))
+    assert late.score == pytest.approx(5.0 * 3 + 2 * (2 * 3 - 1) + 0.5 * 2.0)
 
 
 def test_work_counts_as_much_on_a_slow_node_as_on_a_fast_one() -> None:

@@ -32,7 +32,7 @@ class Admission:
     """Owns the queue and the loads; the scheduler's bookings change the loads."""
 
     def __init__(self, cluster: Cluster, ledger: Ledger, options: SchedulerOptions) -> None:
-        self.loads = Loads(cluster, ledger, options.admission.long_context_tokens)
+        self.loads = Loads(cluster, ledger, options.admission)
         self._rules = options.admission
         self._gate = Gate(self.loads, self._rules)
         self.held = HeldQueue(options.queue_length_max, options.hold_s, self._rules)
@@ -42,7 +42,7 @@ class Admission:
         """Go by other rules from here on."""
         self._rules = rules.admission
         self._gate.apply(rules.admission)
-        self.loads.long_tokens = rules.admission.long_context_tokens
+        self.loads.rules = rules.admission
         self.held.apply(rules.queue_length_max, rules.hold_s, rules.admission)
 
     # --- coming in ---------------------------------------------------------------------
@@ -189,7 +189,7 @@ class Admission:
 
     def backlog(self, request: Request, now_s: float) -> float:
         """The share of the prompts that may wait on its nodes."""
-        return self.loads.part(request).backlog(self._rules.backlog_s, now_s)
+        return self.loads.part(request).backlog(self._rules, now_s)
 
     def wait_s(self, request: Request, now_s: float) -> float:
         """What it would have to expect if it waited; 0 where nothing is known of that."""

@@ -54,7 +54,7 @@ class Gate:
         if request.priority < PRIORITY_HIGH:
             if fill >= self._red_share(part):
                 return Hold(f"red: {fill:.0%} of the nodes is taken")
-            if part.backlog(rules.backlog_s, now_s) >= 1:
+            if part.backlog(rules, now_s) >= 1:
                 return Hold("red: every node has prompts waiting")
         if is_very_long and self._is_long_full(request, part):
             return Hold(f"long context: such prompts hold {part.long_share():.0%} of the nodes")
@@ -70,7 +70,7 @@ class Gate:
         rules = self._rules
         if priority >= PRIORITY_HIGH:
             return True
-        return part.fill(now_s) < self._red_share(part) and part.backlog(rules.backlog_s, now_s) < 1
+        return part.fill(now_s) < self._red_share(part) and part.backlog(rules, now_s) < 1
 
     def load(self, request: Request, now_s: float) -> float:
         """The share taken of the nodes that could serve it."""
@@ -80,7 +80,7 @@ class Gate:
         """What its nodes are at."""
         rules, part = self._rules, self._loads.part(request)
         fill = part.fill(now_s)
-        if fill >= self._red_share(part) or part.backlog(rules.backlog_s, now_s) >= 1:
+        if fill >= self._red_share(part) or part.backlog(rules, now_s) >= 1:
             return Watermark.RED
         return Watermark.YELLOW if fill >= rules.yellow_share else Watermark.GREEN
 

@@ -5,7 +5,8 @@ labels. Requests are booked on nodes, and each node adds to the parts that it be
 booking costs the same in a fleet of any size, and asking sums nothing up.
 
     fill    = max(in flight / slots, leased blocks / KV blocks)
-    backlog = min(prefill seconds waiting / (nodes · backlog_s), prompts waiting / nodes)
+    backlog = min(prefill seconds waiting / (nodes · backlog_s),
+                  prompts waiting / (nodes · backlog_prefills))
 
 Own counts are exact at any moment. What others sent to the nodes is added as far as scrapes tell.
 """
@@ -13,7 +14,7 @@ Own counts are exact at any moment. What others sent to the nodes is added as fa
 from typing import Final
 
 from pointsman.core.admission.waits import MeanTimes
-from pointsman.core.admission_rules import BACKLOG_PREFILLS, URGENT_MEMORY_S
+from pointsman.core.admission_rules import AdmissionRules
 from pointsman.core.candidates import matches_constraints
 from pointsman.core.cluster import Cluster
 from pointsman.core.ids import ModelName, NodeId, RequestId
@@ -114,15 +115,14 @@ class Part:
         computing = self.long.prefills / nodes if nodes else 0.0
         return max(computing, self._share(self.long, 0))
 
-    def backlog(self, backlog_s: float, now_s: float) -> float:
-        """Prefill work that waits, as a share of what may while there are urgent requests:
-        `backlog_s` on each node, and a prompt."""
+    def backlog(self, rules: AdmissionRules, now_s: float) -> float:
+        """Prefill work that waits, as a share of what may while there are urgent requests."""
         nodes = len(self._nodes)
         if not nodes or now_s >= self.urgent_until_s:
             return 0.0
         return min(
-            self.all.prefill_s / (nodes * backlog_s),
-            self.all.prefills / (nodes * BACKLOG_PREFILLS),
+            self.all.prefill_s / (nodes * rules.backlog_s),
+            self.all.prefills / (nodes * rules.backlog_prefills),
         )
 
     def _share(self, held: Holding, foreign: int) -> float:
@@ -145,11 +145,11 @@ class _Account:
         self.parts: list[Part] = []
         self.urgent_until_s = float("-inf")
 
-    def urge(self, now_s: float) -> None:
-        """A request of high priority goes to the node."""
-        self.urgent_until_s = now_s + URGENT_MEMORY_S
+    def urge(self, until_s: float) -> None:
+        """A request of high priority goes to the node, which is urgent for as long."""
+        self.urgent_until_s = until_s
         for part in self.parts:
-            part.urgent_until_s = self.urgent_until_s
+            part.urgent_until_s = until_s
 
     def holdings(self, priority: int, *, is_long: bool) -> list[Holding]:
         """All that change with a request of that kind."""
@@ -193,11 +193,11 @@ class _Burden:
 
 
 class Loads:
-    """All totals. The bookings change them, the gate asks for them. Prompts of `long_tokens` are
-    very long; who was placed by another bound stays counted by that one."""
+    """All totals. The bookings change them, the gate asks for them. `rules` may be replaced at any
+    time: who was placed by others stays counted by those."""
 
-    def __init__(self, cluster: Cluster, ledger: Ledger, long_tokens: int) -> None:
-        self.long_tokens = long_tokens
+    def __init__(self, cluster: Cluster, ledger: Ledger, rules: AdmissionRules) -> None:
+        self.rules = rules
         self._cluster = cluster
         self._ledger = ledger
         self.first_tokens = MeanTimes()
@@ -237,11 +237,11 @@ class Loads:
         if self._version != self._cluster.version:
             self._regroup()
         account = self._account(node_id)
-        is_long = prompt_tokens >= self.long_tokens
+        is_long = prompt_tokens >= self.rules.long_context_tokens
         burden = _Burden(request.model, account, blocks, prefill_s, now_s)
         burden.priority, burden.is_long = request.priority, is_long
         if request.priority >= PRIORITY_HIGH:
-            account.urge(now_s)
+            account.urge(now_s + self.rules.urgent_memory_s)
         self._burdens[request.id] = burden
         for held in account.holdings(request.priority, is_long=is_long):
             held.inflight += 1

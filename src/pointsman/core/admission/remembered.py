@@ -11,18 +11,11 @@ STRIKES_MAX: Final = 6.0
 _STRIKE_GAP_S: Final = 1.0
 """Strikes come no faster: a burst of equal requests that were refused together is one mistake."""
 
-_HASTY_SHARE: Final = 0.75
-"""Of its requests that were turned away, that must have come too early before a client counts as
-hasty. One user in a hurry does not make all that share an address so, however often it comes."""
-
 _HASTY_MIN: Final = 2.0
-"""Requests that must have come too early before that."""
+"""Requests that must have come too early before a client counts as hasty."""
 
 _RATE_MIN: Final = 10.0
 """Requests a second that any client may send while it is told to wait."""
-
-_RATE_GROWTH: Final = 1.5
-"""That a client's traffic may grow while it is told to wait."""
 
 _BURST: Final = 50.0
 """Requests that it may send at once then."""
@@ -110,9 +103,9 @@ class Sender:
         self._allowance = _BURST
         self._at_s = now_s
 
-    def may_send(self, now_s: float) -> bool:
-        """Whether this request is within what it sent before, and somewhat more."""
-        rate = max(_RATE_MIN, _RATE_GROWTH * self._calm / _RATE_MEMORY_S)
+    def may_send(self, now_s: float, growth: float) -> bool:
+        """Whether this request is within `growth` of what it sent before."""
+        rate = max(_RATE_MIN, growth * self._calm / _RATE_MEMORY_S)
         self._allowance = min(_BURST, self._allowance + rate * (now_s - self._at_s))
         self._at_s = now_s
         if self._allowance < 1.0:
@@ -130,8 +123,8 @@ class Sender:
         """One of those came back too early; counted once for each."""
         self._early.add(1.0, now_s, memory_s)
 
-    def is_hasty(self, now_s: float, memory_s: float) -> bool:
-        """Whether nearly all that is turned away comes back too early."""
+    def is_hasty(self, now_s: float, memory_s: float, share: float) -> bool:
+        """Whether nearly all that is turned away, so much of it, comes back too early."""
         early = self._early.at(now_s, memory_s)
         turned_away = self._turned_away.at(now_s, memory_s)
-        return early >= max(_HASTY_MIN, _HASTY_SHARE * turned_away)
+        return early >= max(_HASTY_MIN, share * turned_away)

@@ -83,7 +83,7 @@ class RetryGuard:
 
     def apply(self, rules: GuardRules) -> None:
         """Go by these from here on; strikes stay."""
-        self._rules = rules
+        self.rules = rules
         self._strike_memory_s = memory_s(rules.strike_half_life_s)
 
     # --- what the scheduler tells -------------------------------------------------------
@@ -94,7 +94,7 @@ class RetryGuard:
         if not request.client:
             return None
         client = self._client(request.client, now_s)
-        if now_s - client.noted_s > self._rules.memory_s:
+        if now_s - client.noted_s > self.rules.memory_s:
             client.came_in_calm(now_s)
             return None
         turned = self._repeated(request, now_s)
@@ -132,7 +132,7 @@ class RetryGuard:
         wait_s = max(wait_s, self._pressure.wait_s(least_s, now_s))
         if turned is not None:
             grown_s = wait_s * exp2(turned.strikes(now_s, self._strike_memory_s))
-            wait_s = max(wait_s, min(self._rules.penalty_s_max, grown_s))
+            wait_s = max(wait_s, min(self.rules.penalty_s_max, grown_s))
         told_s = spread_s(wait_s, self._rng)
         # An engine that was asked may have told the client a wait of its own.
         from_s = now_s + _EARLY_SHARE * (least_s if ran else told_s)
@@ -164,7 +164,7 @@ class RetryGuard:
             turned.strikes(now_s, memory_s)
         )
         client = self._clients.get(request.client)
-        self._keep_away(turned, client, now_s + min(wait_s, self._rules.penalty_s_max))
+        self._keep_away(turned, client, now_s + min(wait_s, self.rules.penalty_s_max))
 
     # --- verdicts -----------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class RetryGuard:
         """What is remembered of the request if it comes again; each refusal explains one
         arrival, so that a prompt that is simply sent often is no repeat."""
         turned = self._known(request)
-        if turned is None or now_s - turned.noted_s > self._rules.memory_s:
+        if turned is None or now_s - turned.noted_s > self.rules.memory_s:
             return None
         if not turned.owed and not turned.is_given_up_again:
             return None
@@ -201,23 +201,23 @@ class RetryGuard:
     def _too_many(self, request: Request, client: Sender, now_s: float) -> Refusal | None:
         """Whether the client as a whole is in a hurry: it hardly ever waits, or it sends so much
         more than before that it must be retrying."""
-        is_hasty = client.is_hasty(now_s, self._strike_memory_s)
+        is_hasty = client.is_hasty(now_s, self._strike_memory_s, self.rules.hasty_share)
         if client.until_s <= now_s and not is_hasty:
             client.came_in_calm(now_s)
             return None
-        exceeds = is_hasty or not client.may_send(now_s)
+        exceeds = is_hasty or not client.may_send(now_s, self.rules.growth)
         if not exceeds or not self._punishes(request, now_s):
             return None
         self.penalties += 1
         return Refusal(Reason.RETRY_STORM, ANSWERS[Reason.RETRY_STORM].message)
 
     def _punishes(self, request: Request, now_s: float) -> bool:
-        if not self._rules.enabled:
+        if not self.rules.enabled:
             return False
         place = request.model, request.pool
         if self._is_contended(request, now_s):
             self._full_s[place] = now_s
-        return now_s - self._full_s.get(place, _NEVER_S) <= self._rules.room_s
+        return now_s - self._full_s.get(place, _NEVER_S) <= self.rules.room_s
 
     # --- memory -------------------------------------------------------------------------
 
@@ -265,7 +265,7 @@ class RetryGuard:
         for _ in range(2):
             oldest = next(iter(self._turned))
             age_s = now_s - self._turned[oldest].noted_s
-            if age_s <= self._rules.memory_s and len(self._turned) <= REFUSALS_REMEMBERED_MAX:
+            if age_s <= self.rules.memory_s and len(self._turned) <= REFUSALS_REMEMBERED_MAX:
                 return
             del self._turned[oldest]
 

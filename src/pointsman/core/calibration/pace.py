@@ -8,7 +8,7 @@ teaches: what was learned of the class is old, or the others will be found slow.
 equal engines that all become faster would part, and all work go to the first that was seen to.
 
 A node that is believed slow is given little work, and would never be seen to recover. So when
-nothing runs there and no sample has confirmed it for `TRIAL_AFTER_S` it counts as any other for
+nothing runs there and no sample has confirmed it for `trial_after_s` it counts as any other for
 one short request, whose sample decides at once.
 
 Samples come with the ends of answers. Where those of a node take several times as long as foreseen
@@ -22,19 +22,14 @@ from typing import Final
 
 from pointsman.core.calibration.calibration import Calibration
 from pointsman.core.calibration.speeds import Speeds
+from pointsman.core.health_limits import TRIAL_AFTER_FACTOR_MAX
+from pointsman.core.limits import HealthRules
 
 _MEMORY_SAMPLES: Final = 16.0
 _DEAD_BAND: Final = 0.25  # of the logarithm: 28 % slower
 _LOG_MAX: Final = 3.0  # one sample counts as 20 times slower at most
 
-TRIAL_AFTER_S: Final = 5.0
-TRIAL_AFTER_S_MAX: Final = 80.0
-"""The first trial is soon against an outage. Each one that finds the node as slow as believed
-doubles the time to the next, so that a node that stays slow costs one slow answer in that."""
-
-TRIAL_COST_SHARE: Final = 0.1
-"""Of the time without news of it, that a trial's first token may take if the node is as slow as
-believed: short prompts and cached ones try it soon, a long one only when nobody else has come."""
+_RULES = HealthRules()
 
 
 class _Deviation:
@@ -63,7 +58,8 @@ class _Deviation:
 
 
 class Pace:
-    """A node's own calibration beside its class's, and which of them is `holding`."""
+    """A node's own calibration beside its class's, and which of them is `holding`. `rules` may be
+    replaced at any time."""
 
     __slots__ = (
         "_class",
@@ -71,27 +67,34 @@ class Pace:
         "_decode",
         "_own",
         "_prefill",
-        "_trial_after_s",
+        "_trial_factor",
         "_trying",
         "holding",
+        "rules",
     )
 
-    def __init__(self, shared: Calibration, own: Calibration | None = None) -> None:
+    def __init__(
+        self,
+        shared: Calibration,
+        own: Calibration | None = None,
+        rules: HealthRules = _RULES,
+    ) -> None:
         self._class = shared
         self._own = Calibration() if own is None else own
         self._prefill = _Deviation()
         self._decode = _Deviation()
         self._confirmed_s = 0.0
-        self._trial_after_s = TRIAL_AFTER_S
+        self._trial_factor = 1.0
         self._trying = False
         self.holding = shared
+        self.rules = rules
 
     def __repr__(self) -> str:
         return f"<Pace {self._prefill.mean:+.2f} {self._decode.mean:+.2f} of {self._class}>"
 
     def within(self, shared: Calibration) -> "Pace":
         """The same machine in another class: it keeps what it has learned itself."""
-        return self if shared is self._class else Pace(shared, self._own)
+        return self if shared is self._class else Pace(shared, self._own, self.rules)
 
     @property
     def calibrated(self) -> bool:
@@ -116,7 +119,7 @@ class Pace:
         trial. One that is not `idle` is on none: what runs there will tell."""
         holding = self.holding
         if idle and holding is not self._class and self.on_trial(now_s):
-            most_s = TRIAL_COST_SHARE * (now_s - self._confirmed_s)
+            most_s = self.rules.trial_cost_share * (now_s - self._confirmed_s)
             if holding.first_token_s(tokens, attention) <= most_s:
                 return self._class
         return holding
@@ -137,7 +140,9 @@ class Pace:
 
     def on_trial(self, now_s: float) -> bool:
         """Whether the node is believed slow on old evidence only."""
-        if self.holding is self._class or now_s - self._confirmed_s <= self._trial_after_s:
+        if self.holding is self._class:
+            return False
+        if now_s - self._confirmed_s <= self._trial_factor * self.rules.trial_after_s:
             return False
         return max(self._decode.mean, self._prefill.mean) > _DEAD_BAND
 
@@ -151,9 +156,9 @@ class Pace:
         """Samples have been observed at `now_s`."""
         self._confirmed_s = now_s
         if self.holding is self._class:
-            self._trial_after_s = TRIAL_AFTER_S
+            self._trial_factor = 1.0
         elif self._trying:
-            self._trial_after_s = min(2 * self._trial_after_s, TRIAL_AFTER_S_MAX)
+            self._trial_factor = min(2 * self._trial_factor, TRIAL_AFTER_FACTOR_MAX)
         self._trying = False
 
     # --- learning ----------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from pointsman.core.limits import CostWeights
 from pointsman.core.policies.base import Policy
 from pointsman.core.policies.cache_aware_equal_cost import CacheAwareEqualCost
 from pointsman.core.policies.consistent_hash import ConsistentHash
@@ -49,8 +50,14 @@ def names() -> list[str]:
     return list(_CATALOG)
 
 
-def make(name: str) -> Policy:
-    """A fresh policy. Raises ValueError naming the choices when `name` is none of them."""
+_WEIGHTS = CostWeights()
+
+
+def make(name: str, weights: CostWeights = _WEIGHTS) -> Policy:
+    """A fresh policy, with `weights` if it has any. Raises ValueError naming the choices when
+    `name` is none of them."""
+    if name == MarginalCost.name:
+        return MarginalCost(weights)
     factory = _CATALOG.get(name)
     if factory is None:
         raise ValueError(f"unknown policy {name!r}; choose one of {', '.join(_CATALOG)}")

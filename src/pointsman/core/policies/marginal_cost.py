@@ -4,9 +4,10 @@
     D     = decode_s + interrupted_s                      and from there to its end
     X     = stall_s + slowdown_s                          the delay it imposes on who is there;
                                                           half of it if more urgent than usual
+                                                          (`urgent_imposes`)
     W     = work_s, as the fastest candidate would do it  the work it costs the cluster
     score = price(T) + D + X + 3·W                        [s]
-    price = 5·T + 2·T² up to T = 1 s, from there 9 s a second
+    price = 5·T + 2·T² up to T = 1 s, from there 9 s a second     (5 is `first_token_weight`)
 
 A second before the first token is worth several of later ones: people watch an empty screen, and
 it is where placements differ most. The first moments are cheaper, so that a short wait for a
@@ -24,7 +25,7 @@ from math import inf
 from random import Random
 from typing import ClassVar, Final
 
-from pointsman.core.limits import PRIORITY_NORMAL
+from pointsman.core.limits import PRIORITY_NORMAL, CostWeights
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Stateless
 from pointsman.core.policies.lmetric import LMetric
@@ -32,18 +33,19 @@ from pointsman.core.policies.pick import pick_cheapest
 from pointsman.core.request import Request
 from pointsman.core.row import Row
 
-FIRST_TOKEN_WEIGHT: Final = 5.0
 CONVEXITY_PER_S: Final = 2.0
 CONVEX_UP_TO_S: Final = 1.0
 WORK_WEIGHT: Final = 3.0
-URGENT_IMPOSES: Final = 0.5
+
+_WEIGHTS = CostWeights()
 
 
 class MarginalCost(Stateless):
     name: ClassVar[str] = "marginal_cost"
     prunes = True
 
-    def __init__(self) -> None:
+    def __init__(self, weights: CostWeights = _WEIGHTS) -> None:
+        self.weights = weights
         self._uncalibrated = LMetric(
             "speeds not learned yet: least tokens to prefill times requests"
         )
@@ -54,29 +56,29 @@ class MarginalCost(Stateless):
             if not row.calibrated:
                 return self._uncalibrated.choose(request, rows, rng)
             fastest_s = row.uncached_s if row.uncached_s < fastest_s else fastest_s
-        others = URGENT_IMPOSES if request.priority > PRIORITY_NORMAL else 1.0
+        weight = self.weights.first_token_weight
+        others = self.weights.urgent_imposes if request.priority > PRIORITY_NORMAL else 1.0
         for row in rows:
             first_token_s = row.queue_s + row.kv_wait_s + row.prefill_s
-            own_s = _price_s(first_token_s) + row.decode_s + row.interrupted_s
+            own_s = _price_s(first_token_s, weight) + row.decode_s + row.interrupted_s
             work_s = row.work_s * fastest_s / row.uncached_s if row.uncached_s else 0.0
             imposed_s = others * row.stall_s
             row.score = own_s + imposed_s + others * row.slowdown_s + WORK_WEIGHT * work_s
             if row.shared_s:
-                row.score -= _invested_s(row, first_token_s, imposed_s, fastest_s)
-        return pick_cheapest(rows, why="least delay for all", weight=FIRST_TOKEN_WEIGHT)
+                sooner_s = _price_s(first_token_s - row.shared_s, weight)
+                saved_s = _price_s(first_token_s, weight) - sooner_s
+                row.score -= saved_s + _invested_s(row, imposed_s, fastest_s)
+        return pick_cheapest(rows, why="least delay for all", weight=weight)
 
 
-def _invested_s(row: Row, first_token_s: float, imposed_s: float, fastest_s: float) -> float:
-    """What of its score is for the later users of a hot prefix."""
+def _invested_s(row: Row, imposed_s: float, fastest_s: float) -> float:
+    """What of its score, but for its own first token, is for the later users of a hot prefix."""
     share = row.shared_s / row.work_s
-    sooner_s = _price_s(first_token_s) - _price_s(first_token_s - row.shared_s)
     work_s = row.shared_s * fastest_s / row.uncached_s
-    return sooner_s + share * imposed_s + WORK_WEIGHT * work_s
+    return share * imposed_s + WORK_WEIGHT * work_s
 
 
-def _price_s(first_token_s: float) -> float:
+def _price_s(first_token_s: float, weight: float) -> float:
     """What it is worth to avoid a first token after so long."""
     convex_s = first_token_s if first_token_s < CONVEX_UP_TO_S else CONVEX_UP_TO_S
-    return FIRST_TOKEN_WEIGHT * first_token_s + CONVEXITY_PER_S * convex_s * (
-        2 * first_token_s - convex_s
-    )
+    return weight * first_token_s + CONVEXITY_PER_S * convex_s * (2 * first_token_s - convex_s)
