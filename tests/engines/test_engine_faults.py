@@ -4,9 +4,11 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from unittest.mock import AsyncMock, Mock
 
 import aiohttp
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
 from pointsman.engines.simulated import RunningEngine
 from tests.support.engines import running_engine
@@ -189,6 +191,18 @@ async def test_idle_connections_are_closed_without_notice(engine: RunningEngine)
         assert await reader.read() == b""
     writer.close()
     await writer.wait_closed()
+
+
+async def test_client_that_leaves_before_the_head_is_no_error(engine: RunningEngine) -> None:
+    body = aiohttp.StreamReader(Mock(_reading_paused=False), limit=2**16)
+    body.feed_data(json.dumps({**BODY, "stream": True}).encode())
+    body.feed_eof()
+    writer = Mock(write_headers=AsyncMock())
+    writer.send_headers.side_effect = aiohttp.ClientConnectionResetError("closing")
+    request = make_mocked_request("POST", "/v1/completions", payload=body, writer=writer)
+    answer = await engine.engine.handle(request)
+    assert answer.status == 499
+    assert empty(engine)
 
 
 async def test_reset_ends_every_fault(http: aiohttp.ClientSession) -> None:

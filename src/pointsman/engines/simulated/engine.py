@@ -29,6 +29,7 @@ from pointsman.engines.simulated.rank import Rank
 from pointsman.engines.simulated.streams import EventStream, StreamFaults, WholeAnswer
 
 QUEUED_REQUESTS_MAX = 100_000  # whatever the options say: a bound on memory
+CLIENT_GONE = 499  # nginx's number for it
 _STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8"}
 _BUSY = (
     "The engine is currently busy and cannot accept new requests. "
@@ -110,6 +111,8 @@ class SimulatedEngine:
         except msgspec.ValidationError as error:  # in a part that is decoded on its own
             refused = ApiError(400, f"1 validation error:\n  {error}", "Bad Request")
             return json_answer(refused.body(), refused.status)
+        except ConnectionResetError:  # before its head was out: nobody is left to tell
+            return web.Response(status=CLIENT_GONE)
 
     def _route(self, method: str, path: str) -> Route | None:
         for prefix, find in self._under.items():
