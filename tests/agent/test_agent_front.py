@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
+import pytest
 
 from pointsman.agent.front import HAND_BACK, Front, FrontOptions
 from pointsman.engines.simulated import RunningEngine
@@ -135,6 +136,37 @@ async def test_the_urgent_go_first() -> None:
         await s.simulate(reset=True)
         await asyncio.gather(first, *tasks)
         assert ended == ["high", "low"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "priority"),
+    [
+        ({"X-Pointsman-Priority": "-3"}, {"priority": -50}, -3),
+        ({"X-Pointsman-Priority": "0"}, {"service_tier": "priority"}, 0),
+        ({"X-Pointsman-Priority": "2", "X-Vllm-Priority": "-50"}, {}, 2),
+        ({"X-Pointsman-Priority": "high"}, {}, 10),
+        ({"X-Pointsman-Priority": "5000"}, {}, 100),
+        ({"X-Pointsman-Priority": "urgent"}, {"priority": -4}, 4),
+        ({"X-Vllm-Priority": "-7"}, {"priority": 9}, 7),
+        ({"X-Vllm-Priority": "soon"}, {"priority": 9}, -9),
+        ({}, {"service_tier": "flex"}, -10),
+        ({}, {}, 0),
+    ],
+)
+async def test_a_front_goes_by_what_the_gateway_has_decided(
+    headers: dict[str, str], body: dict[str, object], priority: int
+) -> None:
+    """Then by vLLM's header, then by the body."""
+    async with fronted(running_max=1, wait_s_max=30.0) as s:
+        await s.simulate(hang=True)
+        first = asyncio.create_task(s.complete())
+        await _until_running(s.front)
+        s.session.headers.update(headers)
+        second = asyncio.create_task(s.complete(**body))
+        await _until_waiting(s.front, 1)
+        assert [waiting for waiting, _ in s.front.queue._lanes] == [priority]
+        await s.simulate(reset=True)
+        assert {(await first)[0], (await second)[0]} == {200}
 
 
 async def test_a_client_that_leaves_takes_its_request_along() -> None:

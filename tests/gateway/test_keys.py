@@ -189,7 +189,8 @@ async def test_a_key_sees_the_models_that_it_may_use(
         (BODY, ("X-Pointsman-Priority: -50",), -50),
         (b'{"model":"m","prompt":"x","service_tier":"priority"}', (), -10),
         (b'{"model":"m","prompt":"x","priority":20}', (), -20),
-        (b'{"model":"m","prompt":"x","priority":5}', ("X-Vllm-Priority: 30",), -30),
+        (b'{"model":"m","prompt":"x","priority":20}', ("X-Vllm-Priority: 30",), -30),
+        (BODY, ("X-Vllm-Priority: 5",), -10),
     ],
 )
 async def test_a_priority_is_lowered_to_the_keys_ceiling(
@@ -200,20 +201,58 @@ async def test_a_priority_is_lowered_to_the_keys_ceiling(
         assert it.placer.order[0].request.priority == priority
 
 
-@pytest.mark.parametrize(
-    ("body", "line"),
-    [
-        (b'{"model":"m","prompt":"x","priority":-5}', "X-Pointsman-Priority: 0"),
-        (BODY, "X-Vllm-Priority: -5"),
-        (b'{"model":"m","prompt":"x","priority":5}', "x-vllm-priority: -5\r\nX-Vllm-Priority: 5"),
-    ],
-)
-async def test_who_would_jump_the_engines_queue_is_refused(body: bytes, line: str) -> None:
-    """vLLM reads field and header itself, and bodies are not rewritten."""
+@pytest.mark.parametrize("line", ["X-Pointsman-Priority: 0", "X-Vllm-Priority: 5", "X-No: hint"])
+async def test_a_body_that_would_jump_the_engines_queue_is_refused(line: str) -> None:
+    """Some engines read the field and no header, and bodies are not rewritten."""
     async with rig(answer_ok, options=guarded(priority_max=0)) as it:
-        answer = await ask(it, body, line)
+        answer = await ask(it, b'{"model":"m","prompt":"x","priority":-5}', line)
         assert (answer.status, code(answer)) == (403, "priority_not_allowed")
         assert "'priority' of 0 or more" in answer.body.decode()
+
+
+TIER = b'{"model":"m","prompt":"x","service_tier":"priority"}'
+LATE = b'{"model":"m","prompt":"x","priority":5}'
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "vllm", "front"),
+    [
+        (BODY, "X-No: hint", None, None),
+        (LATE, "X-No: hint", None, None),
+        (BODY, "X-Pointsman-Priority: low", "10", "-10"),
+        (LATE, "X-Pointsman-Priority: -5", None, None),
+        (LATE, "X-Pointsman-Priority: normal", "0", "0"),
+        (BODY, "X-Pointsman-Priority: high", None, None),
+        (LATE, "X-Pointsman-Priority: high", "0", "0"),
+        (TIER, "X-No: hint", None, "0"),
+        (TIER, "X-Pointsman-Priority: low", "10", "-10"),
+        (b'{"model":"m","prompt":"x","service_tier":"flex"}', "X-No: hint", "10", None),
+        (BODY, "X-Vllm-Priority: -5", None, None),
+        (BODY, "X-Vllm-Priority: 5", "5", "-5"),
+        (LATE, "X-Vllm-Priority: -5", "0", "0"),
+        (BODY, "X-Vllm-Priority: 5\r\nX-Pointsman-Priority: high", None, None),
+        # Hostile heads: twice, by another case, as hop-by-hop, as no two parsers read it.
+        (LATE, "x-vllm-priority: -5\r\nX-VLLM-PRIORITY: -9", "0", "0"),
+        (TIER, "x-pointsman-priority: low\r\nX-POINTSMAN-PRIORITY: high", None, "0"),
+        (LATE, "Connection: x-vllm-priority\r\nX-Vllm-Priority: -5", "0", "0"),
+        (TIER, "Connection: x-pointsman-priority\r\nX-Pointsman-Priority: high", None, "0"),
+        (BODY, "X-Vllm-Priority: soon", None, None),
+        (BODY, "X-Vllm-Priority: -1_0", None, None),
+        (BODY, "X-Vllm-Priority: \xa0-5", None, None),
+    ],
+)
+async def test_engines_and_fronts_are_told_what_the_ceiling_left(
+    body: bytes, line: str, vllm: str | None, front: str | None
+) -> None:
+    """By header, where the body says another; nothing of what the client's head says goes on."""
+    async with rig(answer_ok, options=guarded(priority_max=0)) as it:
+        asked = post(PATH, body, BEARER, line).replace("\xa0".encode(), b"\xa0")
+        assert (await it.ask(asked)).status == 200
+        served = it.engine.served[0]
+        assert served.body == body
+        for name, value in (("x-vllm-priority", vllm), ("x-pointsman-priority", front)):
+            assert served.header(name) == value
+            assert served.head.lower().count(name.encode()) == (value is not None)
 
 
 @pytest.mark.parametrize(

@@ -220,12 +220,26 @@ async def test_the_clients_authorization_is_handed_on_as_configured(
 # --- ids and other headers ------------------------------------------------------------------------
 
 
-async def test_vllms_own_priority_is_handed_on_and_meant_here_too() -> None:
+@pytest.mark.parametrize(
+    ("value", "seen", "priority"),
+    [
+        ("-7", "-7", 7),
+        ("+7", "7", -7),
+        ("-1700000000", "-1700000000", 100),  # finer than ours: as it came
+        ("soon", None, 0),
+        ("9" * 30, None, 0),
+        ("-7\r\nx-vllm-priority: -9", "-7", 7),
+    ],
+)
+async def test_vllms_own_priority_is_handed_on_and_meant_here_too(
+    value: str, seen: str | None, priority: int
+) -> None:
     async with rig(answer_ok) as it:
-        for value, priority in (("-7", 7), ("soon", 0)):
-            await it.ask(post("/v1/completions", BODY, f"X-Vllm-Priority: {value}"))
-            assert it.engine.served[-1].header("x-vllm-priority") == value
-            assert it.placer.order[-1].request.priority == priority
+        await it.ask(post("/v1/completions", BODY, f"X-Vllm-Priority: {value}"))
+        served = it.engine.served[-1]
+        assert served.header("x-vllm-priority") == seen
+        assert served.head.lower().count(b"x-vllm-priority") == (seen is not None)
+        assert it.placer.order[-1].request.priority == priority
 
 
 async def test_a_usable_request_id_is_the_same_everywhere() -> None:

@@ -20,9 +20,17 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from pointsman.agent.queue import FrontQueue, Ticket, lane_of
-from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_LOW, PRIORITY_MAX, PRIORITY_NORMAL
+from pointsman.core.limits import PRIORITY_NORMAL
 from pointsman.engines.adapters.address import server_of
 from pointsman.wire.openai import endpoint_of, error_body
+from pointsman.wire.priority import (
+    ENGINES_HEADER,
+    PRIORITY_HEADER,
+    body_priority,
+    clamped,
+    read_engines_priority,
+    read_priority,
+)
 
 BODY_BYTES_MAX: Final = 64 * 1_024 * 1_024
 HEAD_BYTES_MAX: Final = 64 * 1_024
@@ -30,15 +38,13 @@ HEAD_BYTES_MAX: Final = 64 * 1_024
 CONNECT_S_MAX: Final = 5.0
 HAND_BACK: Final = "x-pointsman-hand-back"
 
-_HOP_BY_HOP = frozenset(
+_NOT_PASSED_ON = frozenset(
     (
         *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te"),
-        *("trailer", "transfer-encoding", "upgrade", "host", "content-length"),
+        *("trailer", "transfer-encoding", "upgrade", "host", "content-length", PRIORITY_HEADER),
     )
 )
 _ADDED = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")  # by aiohttp, if not there
-_NAMED = {"high": PRIORITY_HIGH, "normal": PRIORITY_NORMAL, "low": PRIORITY_LOW}
-_TIERS = {"priority": PRIORITY_HIGH, "flex": PRIORITY_LOW}
 
 log = logging.getLogger(__name__)
 
@@ -207,7 +213,7 @@ class Front:
 
 
 class _Urgency(msgspec.Struct):
-    """What a body says of how urgent it is: vLLM's `priority` is sooner the lower it is."""
+    """What a body says of how urgent it is."""
 
     priority: int | None = None
     service_tier: str | None = None
@@ -217,17 +223,18 @@ _urgency = msgspec.json.Decoder(_Urgency, strict=False).decode
 
 
 def _priority(request: web.BaseRequest, body: bytes) -> int:
-    """As the gateway reads it: larger is more urgent."""
-    hint = request.headers.get("x-pointsman-priority", "").lower()
-    if hint in _NAMED:
-        return _NAMED[hint]
+    """As the gateway has decided it, else as it would read it: larger is more urgent."""
+    headers = request.headers
+    with contextlib.suppress(KeyError, ValueError):
+        return read_priority(headers[PRIORITY_HEADER])
+    engines = read_engines_priority(headers.get(ENGINES_HEADER, ""))
+    if engines is not None:
+        return clamped(-engines)
     try:
         said = _urgency(body)
     except (msgspec.DecodeError, RecursionError):
         return PRIORITY_NORMAL
-    if said.priority is not None:
-        return max(-PRIORITY_MAX, min(PRIORITY_MAX, -said.priority))
-    return _TIERS.get(said.service_tier or "", PRIORITY_NORMAL)
+    return body_priority(said.priority, said.service_tier)
 
 
 async def _body(request: web.BaseRequest) -> bytes:
@@ -241,6 +248,6 @@ async def _body(request: web.BaseRequest) -> bytes:
 
 
 def _passed_on(headers: Iterable[tuple[str, str]]) -> CIMultiDict[str]:
-    """The fields that are not of one connection alone."""
-    kept = [(name, value) for name, value in headers if name.lower() not in _HOP_BY_HOP]
+    """The fields that are neither of one connection alone nor for a front."""
+    kept = [(name, value) for name, value in headers if name.lower() not in _NOT_PASSED_ON]
     return CIMultiDict(kept)

@@ -194,7 +194,9 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Priority,
         Meta(
             description="The most urgent its requests may be: high, normal, low or an integer, "
-            "larger is more urgent. What asks for more is lowered to it."
+            "larger is more urgent. What asks for more is lowered to it, for engines that go by "
+            "priorities, too; a body whose own 'priority' is above it is refused, since bodies "
+            "go on as they are."
         ),
     ] = limits.PRIORITY_MAX
     requests_per_minute: Annotated[

@@ -24,7 +24,7 @@ from pointsman.core.limits import (
 from pointsman.core.options import SchedulerOptions
 from pointsman.gateway import ApiKey, key_digest
 from pointsman.gateway.options import GatewayOptions
-from pointsman.gateway.routing import named_priority
+from pointsman.wire.priority import named_priority
 
 
 def scheduler_options(config: Config) -> SchedulerOptions:

@@ -11,6 +11,7 @@ from pointsman.core.events import Refused, Verdict
 from pointsman.core.homes import Keeper
 from pointsman.core.ids import ModelName, RequestId
 from pointsman.core.request import Outcome, Request, meaning_one_of
+from pointsman.gateway.attempts import engine_head
 from pointsman.gateway.forwarded import client_address
 from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.idempotency import Claim
@@ -20,10 +21,12 @@ from pointsman.gateway.routing import (
     core_request,
     decoded_body,
     known_by_prompt,
+    priority_lines,
     routing_fields,
     with_tokens,
 )
 from pointsman.gateway.shared import Client, Shared
+from pointsman.gateway.upstream import NodePool
 from pointsman.gateway.visit import Visit
 from pointsman.ports import Placer, VerdictSink
 from pointsman.wire.endpoints import kept_route
@@ -42,6 +45,7 @@ class Arrival:
     body = b""
     bytes_in = 0
     wants_stream = False
+    _priority_lines = b""
     _withdraw: Callable[[], None] | None = None
     _claim: Claim | None = None
     _replaces = False  # an older request under its key, if it is let in
@@ -86,7 +90,9 @@ class Arrival:
             request = known_by_prompt(request)
         if not request.model:
             request = meaning_one_of(request, [c.name for c in self._shared.placer.models()])
-        return self._enter(request, fields)
+        request = self._enter(request, fields)
+        self._priority_lines = priority_lines(request.priority, fields, self._head)
+        return request
 
     def _enter(self, request: Request, fields: RoutingFields) -> Request:
         """Against its key's limits, if there are keys. Raises KeyRefused."""
@@ -200,6 +206,17 @@ class Arrival:
             on_verdict(verdict)
 
         return hear
+
+    def engine_head(self, pool: NodePool, request_id: RequestId) -> bytes:
+        """The request's head for a node."""
+        return engine_head(
+            self._head,
+            pool,
+            request_id,
+            len(self.body),
+            priority_lines=self._priority_lines,
+            authorizes=self._shared.options.forwards_authorization,
+        )
 
     def forget_body(self) -> None:
         self._client.hold_bytes(-len(self.body))

@@ -14,7 +14,13 @@ _BUSY_WORDS = (b"busy", b"queue", b"overload", b"capacity", b"saturated")
 
 
 def engine_head(
-    head: RequestHead, pool: NodePool, request_id: RequestId, body_bytes: int, *, authorizes: bool
+    head: RequestHead,
+    pool: NodePool,
+    request_id: RequestId,
+    body_bytes: int,
+    *,
+    priority_lines: bytes,
+    authorizes: bool,
 ) -> bytes:
     """The request's head for a node: its own host, our framing, the client's other fields."""
     lines = [
@@ -22,6 +28,7 @@ def engine_head(
         pool.own_lines,
         *head.forward,
         b"x-request-id: %b\r\n" % request_id.encode(),
+        priority_lines,
     ]
     if body_bytes or head.method == b"POST":
         lines.append(b"content-length: %d\r\n" % body_bytes)

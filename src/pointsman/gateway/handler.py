@@ -15,7 +15,6 @@ from pointsman.core.request import Outcome, Request
 from pointsman.gateway.answer import Answer, EngineAnswer
 from pointsman.gateway.arrival import Arrival
 from pointsman.gateway.attempts import (
-    engine_head,
     error_cause,
     error_verdict,
     failure_kind,
@@ -223,10 +222,8 @@ class Handler:
     def _send(self, upstream: UpstreamConnection, now_s: float) -> None:
         self._dial, self._upstream = None, upstream
         self._exchange.dialled(now_s)
-        authorizes = self._shared.options.forwards_authorization
-        request_id, body = self._exchange.request_id, self._arrival.body
-        head = engine_head(self._head, upstream.pool, request_id, len(body), authorizes=authorizes)
-        upstream.send(self, head, body)
+        head = self._arrival.engine_head(upstream.pool, self._exchange.request_id)
+        upstream.send(self, head, self._arrival.body)
 
     def _redial(self, pool: NodePool) -> None:
         """The engine closed the reused connection as we wrote to it; nothing was answered."""

@@ -68,9 +68,9 @@ class RequestHead:
 
     `path` is without the query, `target` with it; both without the authority of an absolute
     form. `hints` are the x-pointsman-* fields by the rest of their name, None if there are
-    none. `request_id` is the client's if it is usable, else empty. `engine_priority` is forwarded
-    all the same: what vLLM takes before the body's; so is `forwarded_for`, of several fields one
-    list. `rank` is for engines whose data-parallel ranks are not told apart here.
+    none. `request_id` is the client's if it is usable, else empty. `engines_priority` is what
+    vLLM would take before the body's. `forwarded_for` is forwarded all the same, of several fields
+    one list. `rank` is for engines whose data-parallel ranks are not told apart here.
     """
 
     content_length = 0
@@ -84,7 +84,7 @@ class RequestHead:
     preflight_headers = b""
     request_id = ""
     idempotency_key = b""
-    engine_priority = b""
+    engines_priority = b""
     forwarded_for = b""
     rank = b""
     hints: dict[bytes, bytes] | None = None
@@ -157,9 +157,8 @@ class RequestHead:
             case b"x-forwarded-for":
                 self.forwarded_for += b"," + value if self.forwarded_for else value
                 self.forward += (lower, b": ", value, b"\r\n")
-            case b"x-vllm-priority" if not self.engine_priority:  # vLLM goes by the first
-                self.engine_priority = value
-                self.forward += (lower, b": ", value, b"\r\n")
+            case b"x-vllm-priority" if not self.engines_priority:  # vLLM goes by the first
+                self.engines_priority = value
             case _:
                 pass  # hop-by-hop
 

@@ -11,7 +11,6 @@ from xxhash import xxh3_128_hexdigest
 from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.errors import Reason
 from pointsman.core.ids import ModelName, RequestId
-from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_LOW, PRIORITY_MAX, PRIORITY_NORMAL
 from pointsman.core.request import Request
 from pointsman.gateway.heads import RequestHead
 from pointsman.wire.openai import (
@@ -21,14 +20,18 @@ from pointsman.wire.openai import (
     read_multipart_model,
     read_request,
 )
+from pointsman.wire.priority import (
+    ENGINES_HEADER,
+    PRIORITY_HEADER,
+    body_priority,
+    clamped,
+    read_engines_priority,
+    read_priority,
+)
 from pointsman.wire.usage import response_id
 
-_PRIORITIES: Mapping[str, int] = {
-    "high": PRIORITY_HIGH,
-    "normal": PRIORITY_NORMAL,
-    "low": PRIORITY_LOW,
-}
-_TIERS: Mapping[str, int] = {"priority": PRIORITY_HIGH, "flex": PRIORITY_LOW}
+_ENGINES_PRIORITY_LINE: Final = b"%b: %%d\r\n" % ENGINES_HEADER.encode()
+_PRIORITY_LINE: Final = b"%b: %%d\r\n" % PRIORITY_HEADER.encode()
 _HINT_CHARS_MAX: Final = 256
 _MODEL_CHARS_MAX: Final = 512
 _SLO_TTFT_MS_MAX: Final = 3_600_000.0
@@ -81,16 +84,7 @@ def routing_fields(endpoint: Endpoint, head: RequestHead, body: bytes) -> Routin
     if fields.model is not None and len(fields.model) > _MODEL_CHARS_MAX:
         message = f"'model' is longer than {_MODEL_CHARS_MAX} characters. Send a model's name."
         raise BadRequest(message, "model", "invalid_value")
-    return _with_engines_priority(fields, head) if head.engine_priority else fields
-
-
-def _with_engines_priority(fields: RoutingFields, head: RequestHead) -> RoutingFields:
-    """vLLM takes its header before the body's field; what is no number it refuses itself."""
-    try:
-        priority = int(head.engine_priority)
-    except ValueError:
-        return fields
-    return msgspec.structs.replace(fields, priority=priority)
+    return fields
 
 
 def core_request(
@@ -118,7 +112,7 @@ def core_request(
             prompt=prompt,
             max_output_tokens=_output_tokens(fields),
             stream=fields.stream,
-            priority=_body_priority(fields),
+            priority=_engines_priority(fields, head),
             tenant=_tenant(fields),
             session=_session(fields),
             client=client,
@@ -133,7 +127,7 @@ def core_request(
         prompt=prompt,
         max_output_tokens=_output_tokens(fields),
         stream=fields.stream,
-        priority=_body_priority(fields) if priority is None else _priority(priority),
+        priority=_engines_priority(fields, head) if priority is None else _priority(priority),
         tenant=hint("tenant") or _tenant(fields),
         session=hint("session") or _session(fields),
         pool=hint("pool"),
@@ -146,9 +140,17 @@ def core_request(
     )
 
 
-def named_priority(value: str | int) -> int:
-    """A priority by its name, or as it is."""
-    return value if isinstance(value, int) else _PRIORITIES[value]
+def priority_lines(priority: int, fields: RoutingFields, head: RequestHead) -> bytes:
+    """What engines, and fronts before them, are told of a request's priority, where its body
+    says another: bodies go on as they are. Empty for most."""
+    asked, lines = _engines_asked(head), b""
+    if asked is not None and clamped(-asked) == priority:
+        lines = _ENGINES_PRIORITY_LINE % asked  # which may be finer than what is clamped
+    elif clamped(-(fields.priority or 0)) != priority:
+        lines = _ENGINES_PRIORITY_LINE % -priority
+    if body_priority(fields.priority, fields.service_tier) != priority:
+        lines += _PRIORITY_LINE % priority
+    return lines
 
 
 def with_tokens(request: Request, tokens: "array[int]") -> Request:
@@ -189,15 +191,17 @@ def _key(text: str | None) -> str | None:
     return xxh3_128_hexdigest(text.encode())
 
 
-def _body_priority(fields: RoutingFields) -> int:
-    # vLLM's `priority` counts the other way: lower is sooner.
-    if fields.priority is not None:
-        return _clamped(-fields.priority)
-    return _TIERS.get(fields.service_tier or "", PRIORITY_NORMAL)
+def _engines_priority(fields: RoutingFields, head: RequestHead) -> int:
+    """As vLLM would take it, were nothing else said."""
+    asked = _engines_asked(head)
+    if asked is not None:
+        return clamped(-asked)
+    return body_priority(fields.priority, fields.service_tier)
 
 
-def _clamped(priority: int) -> int:
-    return max(-PRIORITY_MAX, min(PRIORITY_MAX, priority))
+def _engines_asked(head: RequestHead) -> int | None:
+    value = head.engines_priority
+    return read_engines_priority(value.decode("latin-1")) if value else None
 
 
 class _Hints:
@@ -215,11 +219,8 @@ class _Hints:
 
 
 def _priority(value: str) -> int:
-    named = _PRIORITIES.get(value.lower())
-    if named is not None:
-        return named
     try:
-        return _clamped(int(value))
+        return read_priority(value)
     except ValueError:
         raise _bad_hint("priority", "high, normal, low or an integer") from None
 

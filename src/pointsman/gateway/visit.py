@@ -45,9 +45,9 @@ class Visit:
         rules = self._key.rules
         if rules.models and not self._key.allows(request.model):
             raise KeyRefused(Reason.MODEL_NOT_ALLOWED)
-        # The body goes to the engine as it is, and vLLM would go by this field: lower is sooner.
+        # The body goes to the engine as it is, and some would go by this field: lower is sooner.
         if fields.priority is not None and -fields.priority > rules.priority_max:
-            detail = f"The key's requests may have a 'priority' of {-rules.priority_max} or more."
+            detail = f"The key's bodies may have a 'priority' of {-rules.priority_max} or more."
             raise KeyRefused(Reason.PRIORITY_NOT_ALLOWED, detail)
         tokens = _estimate(request.prompt)
         exceeded = self._key.quota.enter(tokens, self._shared.now_s(), replaces=replaces)

@@ -6,6 +6,7 @@ Reading order:
     openai          what routing needs of a request body; the shape of an error answer
     canonical       a conversation as prefix-stable bytes
     multipart       the model named in a form
+    priority        how urgent a request is, as heads and bodies say it
     usage           what an engine says it processed
     sse             usage, errors and end of a relayed event stream
     sse_events      what a single one of its events says

@@ -27,6 +27,7 @@ from pointsman.engines.simulated.options import EngineOptions
 from pointsman.engines.simulated.planner import Planner
 from pointsman.engines.simulated.rank import Rank
 from pointsman.engines.simulated.streams import EventStream, StreamFaults, WholeAnswer
+from pointsman.wire.priority import ENGINES_HEADER, read_engines_priority
 
 QUEUED_REQUESTS_MAX = 100_000  # whatever the options say: a bound on memory
 CLIENT_GONE = 499  # nginx's number for it
@@ -335,10 +336,6 @@ def _load_header(request: web.BaseRequest, rank: Rank) -> dict[str, str]:
 
 
 def _priority(request: web.BaseRequest, of_body: int) -> int:
-    header = request.headers.get("X-Vllm-Priority")
-    if header is None:
-        return of_body
-    try:
-        return int(header)
-    except ValueError as error:
-        raise ApiError(400, "X-Vllm-Priority must be an integer", "BadRequestError") from error
+    """vLLM's header goes before the body, unless it is no integer."""
+    of_head = read_engines_priority(request.headers.get(ENGINES_HEADER, ""))
+    return of_body if of_head is None else of_head
