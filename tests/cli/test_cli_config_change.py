@@ -84,6 +84,10 @@ def test_secrets_are_never_shown() -> None:
     new = Config(listen=Listen(api_keys=("secret-2",)), keys=(Key(name="k", hash=OTHER),))
     shown = [str(change) for change in differences(old, new)]
     assert shown == ["listen.api_keys: *** → ***", "keys[k].hash: *** → ***"]
+    old = Config(engines=(Engine(url="http://a:1", name="a", api_key="secret-1"),))
+    new = Config(engines=(Engine(url="http://a:1", name="a"),))
+    assert [str(change) for change in differences(old, new)] == ["engines[a].api_key: *** → ***"]
+    assert "secret-1" not in str(differences(Config(), old)[0])
 
 
 def test_engines_without_names_keep_theirs_when_one_before_them_goes() -> None:

@@ -78,6 +78,15 @@ def test_an_unset_variable_stops_the_start(tmp_path: Path) -> None:
     assert load(tmp_path, text, {"KEY": "s3cret"}).listen.api_keys == ("s3cret",)
 
 
+def test_an_engines_key_is_one_that_a_header_can_carry_and_is_not_shown(tmp_path: Path) -> None:
+    text = "engines:\n  - url: http://a:1\n    api_key: '${KEY}'\n"
+    assert load(tmp_path, text, {"KEY": "s3cret"}).engines[0].api_key == "s3cret"
+    text = "engines:\n  - url: http://a:1\n    api_key: s3 cret\n"
+    assert problems(tmp_path, text) == [
+        Problem(3, 14, "engines[0].api_key: it holds what no header can carry")
+    ]
+
+
 def test_variables_may_stand_for_numbers_and_have_defaults(tmp_path: Path) -> None:
     text = "engines: []\nlisten:\n  port: ${PORT}\nadmin:\n  port: ${ADMIN:-9001}\n"
     config = load(tmp_path, text, {"PORT": "9000"})

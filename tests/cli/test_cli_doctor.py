@@ -37,6 +37,15 @@ async def test_a_healthy_engine_leaves_with_0_and_in_silence() -> None:
     assert out.splitlines()[-1].startswith("healthy: 0 problems")
 
 
+async def test_an_engine_with_a_key_is_examined_with_it_and_the_remedy_names_it() -> None:
+    async with running_engine(kv_events_port=0, api_key="own") as engine:
+        code, out, _ = await run("--engine", engine.url, POINTSMAN_ENGINE_KEY="own")
+        assert (code, "own" in out) == (0, False)
+        code, out, _ = await run("--engine", engine.url)
+    assert code == 1
+    assert "→ give the key that it was started with: engines[].api_key" in out
+
+
 async def test_a_problem_leaves_with_1_and_its_remedy() -> None:
     url = upstreams.closed_url()
     code, out, _ = await run("--engine", url)

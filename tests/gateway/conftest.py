@@ -8,7 +8,9 @@ import pytest
 import uvloop
 
 from pointsman.core.errors import Reason
+from pointsman.engines.adapters import EngineKeys
 from pointsman.gateway import ExchangeRecord, Gateway, GatewayOptions
+from pointsman.gateway.observer import ReplayResult
 from pointsman.ports import PromptTokenizer
 from tests.support.placer import ScriptedPlacer
 from tests.support.upstreams import Behaviour, Client, Engine, Received, engine
@@ -29,12 +31,16 @@ class Records:
     def __init__(self) -> None:
         self.ended: list[ExchangeRecord] = []
         self.refused: list[Reason] = []
+        self.replays: list[ReplayResult] = []
 
     def exchange_ended(self, record: ExchangeRecord) -> None:
         self.ended.append(record)
 
     def client_refused(self, reason: Reason) -> None:
         self.refused.append(reason)
+
+    def replayed(self, result: ReplayResult) -> None:
+        self.replays.append(result)
 
 
 class Rig:
@@ -99,6 +105,7 @@ async def rig(
     options: GatewayOptions | None = None,
     urls: tuple[str, ...] = (),
     tokenizer: PromptTokenizer | None = None,
+    engine_keys: EngineKeys | None = None,
 ) -> AsyncIterator[Rig]:
     """A gateway in front of one engine for each behaviour, and of `urls`."""
     # uvloop starves the signal that the runner's own timeout relies on.
@@ -106,7 +113,7 @@ async def rig(
         placer = ScriptedPlacer([*(running.url for running in engines), *urls])
         records = Records()
         options = options or GatewayOptions(sweep_s=0.02)
-        gateway = Gateway(placer, options, records, tokenizer)
+        gateway = Gateway(placer, options, records, tokenizer, engine_keys=engine_keys)
         await gateway.start("127.0.0.1", 0)
         made = Rig(gateway, placer, records)
         made.engines = engines

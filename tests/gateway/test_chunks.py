@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.core.ids import NodeId
+from pointsman.engines.adapters import EngineKeys
 from pointsman.gateway.chunks import CHUNK_BYTES_MAX, LAST_CHUNK, framed, payload
 from pointsman.gateway.pools import Pools
 from pointsman.gateway.relay import Framing, Relay
@@ -80,7 +81,7 @@ class Sink:
 def relayed(arrivals: list[bytes]) -> Sink:
     """What comes of bytes that arrive so."""
     sink = Sink()
-    pools = Pools(idle_s=1.0, idle_max=1)
+    pools = Pools(idle_s=1.0, idle_max=1, engine_keys=EngineKeys())
     upstream = UpstreamConnection(pools.node(NodeId(1), "http://127.0.0.1:1"))
     upstream.connection_made(cast("asyncio.Transport", sink))
     upstream.send(sink, b"", b"")

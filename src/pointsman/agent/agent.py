@@ -24,6 +24,7 @@ from pointsman.collectors.client import EngineClient, new_session
 from pointsman.collectors.event_socket import EventSockets, event_sockets
 from pointsman.collectors.link import NodeLink
 from pointsman.collectors.node import NodeCollector
+from pointsman.engines.adapters import EngineKeys
 from pointsman.telemetry.collector_metrics import CollectorMetrics
 
 IDLE_LOOK_S = 0.2
@@ -48,6 +49,7 @@ class Agent:
         """`prepare` runs in supervised processes before they become engines."""
         self.failed = ""
         self._options = options
+        self._keys = EngineKeys({engine.url: engine.api_key for engine in options.engines})
         self._clock = clock
         self._rng = rng or Random()
         self._prepare = prepare
@@ -86,7 +88,7 @@ class Agent:
         machine = Machine(find_gpus(self._options.gpus), Retransmits())
         async with (
             self._fronts(),
-            new_session() as session,
+            new_session(self._keys) as session,
             event_sockets() as sockets,
             asyncio.TaskGroup() as tasks,
         ):
@@ -165,7 +167,7 @@ class Agent:
         async with AsyncExitStack() as stack:
             for engine, report in zip(self._options.engines, self.reports, strict=True):
                 if engine.front is not None:
-                    front = Front(engine.url, engine.front, clock=self._clock)
+                    front = Front(engine.url, engine.front, keys=self._keys, clock=self._clock)
                     report.front = await stack.enter_async_context(front.serving())
                     report.spec = replace(report.spec, url=_on_port(report.spec.url, front.port))
             yield

@@ -21,6 +21,7 @@ from yarl import URL
 
 from pointsman.agent.queue import FrontQueue, Ticket, lane_of
 from pointsman.core.limits import PRIORITY_NORMAL
+from pointsman.engines.adapters import EngineKeys
 from pointsman.engines.adapters.address import server_of
 from pointsman.wire.openai import endpoint_of, error_body
 from pointsman.wire.priority import (
@@ -68,7 +69,12 @@ class Front:
     """In front of one engine. `draining` hands everything new back."""
 
     def __init__(
-        self, url: str, options: FrontOptions, *, clock: Callable[[], float] = time.monotonic
+        self,
+        url: str,
+        options: FrontOptions,
+        *,
+        keys: EngineKeys | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.port = 0
         self.draining = False
@@ -76,6 +82,7 @@ class Front:
         self.queue = FrontQueue(options.running_max, options.waiting_max)
         self._server = server_of(url)
         self._options = options
+        self._keys = keys or EngineKeys()
         self._clock = clock
         self._turns: dict[Ticket, asyncio.Event] = {}
         self._session: aiohttp.ClientSession | None = None
@@ -88,7 +95,11 @@ class Front:
         # machine a new one costs less than a request that is lost to that.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(
-            connector=connector, timeout=timeout, auto_decompress=False, skip_auto_headers=_ADDED
+            connector=connector,
+            timeout=timeout,
+            auto_decompress=False,
+            skip_auto_headers=_ADDED,
+            middlewares=(self._keys.add,),
         ) as self._session:
             server = web.Server(
                 self._handle,

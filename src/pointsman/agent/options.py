@@ -22,11 +22,14 @@ class SchedulerAddress(msgspec.Struct, frozen=True):
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """An engine: `url` is how the agent reaches it, `spec` is announced, with the address by
     which the gateway reaches it; with a `front`, its port becomes the front's. `kv_events` is
-    auto, off or a ZMQ endpoint. A `command` is run and supervised by the agent."""
+    auto, off or a ZMQ endpoint. `api_key` is what the engine asks for, empty for nothing: the
+    agent's own questions have it, and what passes a `front`. A `command` is run and supervised by
+    the agent."""
 
     url: str
     spec: NodeSpec
     kv_events: str = "auto"
+    api_key: str = ""
     front: FrontOptions | None = None
     command: tuple[str, ...] = ()
 

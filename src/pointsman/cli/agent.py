@@ -19,7 +19,7 @@ from pointsman.cli.children import die_with_parent
 from pointsman.cli.control_address import UnusableControl, control_address, read_secret
 from pointsman.cli.process import set_up_logging
 from pointsman.cli.serve import fail
-from pointsman.cli.shared_options import POSITIVE
+from pointsman.cli.shared_options import POSITIVE, engine_key
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName
 from pointsman.engines.adapters.address import kv_events_problem, url_problem
@@ -68,7 +68,8 @@ in use.
     metavar="URL",
     multiple=True,
     required=True,
-    help="An engine, as this machine reaches it; repeatable.",
+    help="An engine, as this machine reaches it; repeatable. Its API key, if it asks for one, is "
+    "the environment's POINTSMAN_ENGINE_KEY.",
 )
 @click.option(
     "--advertise",
@@ -258,6 +259,7 @@ def _engines(
             url=url.rstrip("/"),
             spec=spec,
             kv_events=given["kv_events"],
+            api_key=engine_key(),
             front=_front(index, given),
             command=command,
         )

@@ -173,6 +173,14 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "costs some CPU for each block the engine stores."
         ),
     ] = "auto"
+    api_key: Annotated[
+        str,
+        Meta(
+            description="The key that it asks for (vLLM's --api-key), if any: in requests, probes "
+            "and warm-ups, in the place of what clients sent. To keep it out of the file, write "
+            '"${VARIABLE}", in quotes.'
+        ),
+    ] = ""
 
 
 Positive = Annotated[int, Meta(ge=1, le=1_000_000_000)]

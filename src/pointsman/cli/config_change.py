@@ -19,7 +19,7 @@ FIXED = ("listen.host", "listen.port", "limits.index_bytes_max", "limits.tokeniz
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-_SECRET = frozenset({"api_keys", "hash"})
+_SECRET = frozenset({"api_key", "api_keys", "hash"})
 _MASK = "***"
 
 

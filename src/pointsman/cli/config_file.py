@@ -16,6 +16,7 @@ from pointsman.cli.control_address import UnusableControl, control_address, read
 from pointsman.cli.tokenizers import model_problems
 from pointsman.cli.yaml_reader import Document, Position, Problem, Rejected, read
 from pointsman.engines.adapters.address import kv_events_problem, url_problem
+from pointsman.engines.adapters.keys import key_problem
 
 COMMENTS_S_MIN = 0.25
 """How exactly the gateway waits."""
@@ -89,6 +90,8 @@ def _inconsistencies(
     for index, engine in enumerate(config.engines):
         if problem := url_problem(engine.url):
             yield Problem(*at("engines", index, "url"), f"engines[{index}].url: {problem}")
+        if problem := key_problem(engine.api_key):
+            yield Problem(*at("engines", index, "api_key"), f"engines[{index}].api_key: {problem}")
         if problem := kv_events_problem(engine.kv_events):
             yield Problem(
                 *at("engines", index, "kv_events"), f"engines[{index}].kv_events: {problem}"

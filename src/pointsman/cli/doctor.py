@@ -13,8 +13,9 @@ from pointsman.cli.check import print_problems
 from pointsman.cli.config import Config, Engine, Model
 from pointsman.cli.config_file import engine_name, is_loopback
 from pointsman.cli.serve import fail
-from pointsman.cli.shared_options import config_option, engines_option
+from pointsman.cli.shared_options import config_option, engine_key, engines_option
 from pointsman.cli.tokenizers import ENGINE, load_model
+from pointsman.cli.wiring import engine_keys
 from pointsman.cli.yaml_reader import Rejected
 from pointsman.control.doctor import (
     Case,
@@ -28,6 +29,7 @@ from pointsman.control.doctor import (
     worst_first,
 )
 from pointsman.core.policies import catalog
+from pointsman.engines.adapters import EngineKeys
 from pointsman.engines.adapters.address import url_problem
 from pointsman.engines.tokenizer import ModelTokenizer, Pieces, Unusable
 
@@ -83,6 +85,7 @@ def doctor(
         ),
         gateway_url=_address("--gateway", gateway),
         gateway_key=os.environ.get(KEY_VARIABLE, ""),
+        engine_keys=EngineKeys(engine_keys(config.engines)),
         admin_url=_address("--admin", admin),
         probing=not no_probe,
     )
@@ -106,7 +109,8 @@ def _configured(file: Path | None, urls: tuple[str, ...], model: str | None) -> 
     for url in urls:
         if problem := url_problem(url):
             fail(f"--engine: {problem}")
-    added = (Engine(url=url, models=(model,) if model else ()) for url in urls)
+    served, key = (model,) if model else (), engine_key()
+    added = (Engine(url=url, models=served, api_key=key) for url in urls)
     config = msgspec.structs.replace(config, engines=(*config.engines, *added))
     for _, problem in config_file.duplicates(config.engines):
         fail(problem)

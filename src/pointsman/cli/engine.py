@@ -107,6 +107,9 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
 @engine_speed_option
 @text_seed_option
 @click.option("--lora", multiple=True, metavar="NAME", help="A LoRA adapter; repeatable.")
+@click.option(
+    "--api-key", metavar="KEY", default="", help="What its routes under /v1 ask for, as a bearer."
+)
 @click.option("--legacy-metrics", is_flag=True, help="Also export metric names of vLLM < 0.10.")
 @click.option(
     "--idle-close",

@@ -27,6 +27,7 @@ from pointsman.cli.tokenizers import Tokenizers, tokenized
 from pointsman.cli.wiring import (
     agent_listener_options,
     cadence,
+    engine_keys,
     gateway_options,
     node_spec,
     scheduler_options,
@@ -40,10 +41,11 @@ from pointsman.core.events import ModelCard, RulesChanged
 from pointsman.core.ids import RequestId
 from pointsman.core.request import Request, meaning_one_of
 from pointsman.core.scheduler import Scheduler
+from pointsman.engines.adapters import EngineKeys
 from pointsman.engines.tokenizer import Unusable
 from pointsman.gateway import Gateway
 from pointsman.gateway.heads import BadHead, RequestHead
-from pointsman.gateway.observer import ExchangeRecord
+from pointsman.gateway.observer import ExchangeRecord, ReplayResult
 from pointsman.gateway.routing import core_request, routing_fields
 from pointsman.ports import PromptTokenizer
 from pointsman.telemetry.access_log import AccessLog, open_stream
@@ -76,7 +78,13 @@ class Process:
             self.registry, lambda: {card.name for card in scheduler.models()}
         )
         self.service = SchedulerService(scheduler, decisions=self.decisions, observer=self._metrics)
-        self.fleet = Fleet(self.service, CollectorMetrics(self.registry), cadence=cadence(config))
+        self._engine_keys = EngineKeys(engine_keys(config.engines))
+        self.fleet = Fleet(
+            self.service,
+            CollectorMetrics(self.registry),
+            cadence=cadence(config),
+            keys=self._engine_keys,
+        )
         ClusterMetrics(self.registry, scheduler, self.service.now_s)
         ProcessCollector(namespace="pointsman", registry=self.registry)
         ReloadMetrics(self.registry, self.reloader.state)
@@ -97,7 +105,14 @@ class Process:
             stack.push_async_callback(tokenizers.close)
             options = gateway_options(self.config)
             samples = hot_samples(self.service)
-            gateway = Gateway(self.service, options, observer, tokenizers.service, samples)
+            gateway = Gateway(
+                self.service,
+                options,
+                observer,
+                tokenizers.service,
+                samples,
+                engine_keys=self._engine_keys,
+            )
             self._gateway = gateway
             self.service.watch(ForgetfulPools(gateway))
             self.service.watch(WarmUpByReplay(gateway, self.service))
@@ -137,6 +152,7 @@ class Process:
             self.service.choose_policy(config.policy)
         self.service.submit(RulesChanged(scheduler_options(config).rules))
         self._gateway.apply(gateway_options(config))
+        self._engine_keys.hold(engine_keys((*before.engines, *config.engines)))
         self.fleet.apply(cadence(config))
         if config.log.level != before.log.level:
             logging.getLogger().setLevel(config.log.level.upper())
@@ -166,7 +182,7 @@ class Process:
 
     def _load_tokenizers(self) -> Tokenizers:
         try:
-            return Tokenizers(self.config, self.service.scheduler, self.registry)
+            return Tokenizers(self.config, self.service.scheduler, self.registry, self._engine_keys)
         except Unusable as unusable:
             raise CannotStart(str(unusable)) from None
 
@@ -272,6 +288,9 @@ class _Observer:
 
     def client_refused(self, reason: Reason) -> None:
         self._metrics.client_refused(reason)
+
+    def replayed(self, result: ReplayResult) -> None:
+        self._metrics.replayed(result)
 
 
 def set_up_logging(level: str) -> None:

@@ -17,7 +17,7 @@ from pointsman.cli.config import Config, Engine, Model
 from pointsman.cli.config_file import is_loopback, openness_problem
 from pointsman.cli.process import CannotStart, Process, set_up_logging
 from pointsman.cli.reload import Source
-from pointsman.cli.shared_options import PORT, config_option, engines_option
+from pointsman.cli.shared_options import PORT, config_option, engine_key, engines_option
 from pointsman.cli.tokenizers import model_problems
 from pointsman.cli.yaml_reader import Problem, Rejected
 from pointsman.core.policies import catalog
@@ -94,7 +94,8 @@ def serve(
     for url in engines:
         if problem := url_problem(url):
             fail(f"--engine: {problem}")
-    added = tuple(Engine(url=url, models=(model,) if model else ()) for url in engines)
+    served, key = (model,) if model else (), engine_key()
+    added = tuple(Engine(url=url, models=served, api_key=key) for url in engines)
     models = tuple(map(_model, tokenizers))
     run(Source(file, partial(_configured, file, added, models, options)))
 

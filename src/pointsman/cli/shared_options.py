@@ -1,13 +1,16 @@
 """Options and types of options that several commands have, declared once."""
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from pointsman.engines.adapters.keys import key_problem
 from pointsman.engines.compute_model import PROFILE_DEFAULT, PROFILES
 
+ENGINE_KEY_VARIABLE = "POINTSMAN_ENGINE_KEY"
 ADMIN_URL = "http://127.0.0.1:8081"
 
 PORT = click.IntRange(0, 65_535)
@@ -28,8 +31,21 @@ def config_option(use: str) -> Callable[[Command], Command]:
 
 
 engines_option = click.option(
-    "--engine", "engines", multiple=True, metavar="URL", help="An engine; repeatable."
+    "--engine",
+    "engines",
+    multiple=True,
+    metavar="URL",
+    help="An engine; repeatable. Its API key, if it asks for one, is the environment's "
+    "POINTSMAN_ENGINE_KEY.",
 )
+
+
+def engine_key() -> str:
+    """What engines that are named on the command line are sent. Leaves if nothing could be."""
+    key = os.environ.get(ENGINE_KEY_VARIABLE, "")
+    if problem := key_problem(key):
+        raise click.UsageError(f"{ENGINE_KEY_VARIABLE}: {problem}")
+    return key
 
 
 def admin_url_option(use: str) -> Callable[[Command], Command]:

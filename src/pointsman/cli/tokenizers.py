@@ -13,6 +13,7 @@ from pointsman.core.health import SERVING
 from pointsman.core.ids import ModelName
 from pointsman.core.request import Request
 from pointsman.core.scheduler import Scheduler
+from pointsman.engines.adapters import EngineKeys
 from pointsman.engines.adapters.address import server_of
 from pointsman.engines.tokenizer import (
     EngineSource,
@@ -92,12 +93,18 @@ class Tokenizers:
     Raises Unusable where a model's files cannot be used.
     """
 
-    def __init__(self, config: Config, scheduler: Scheduler, registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        config: Config,
+        scheduler: Scheduler,
+        registry: CollectorRegistry,
+        keys: EngineKeys | None = None,
+    ) -> None:
         self._scheduler = scheduler
         self._serving: dict[ModelName, list[str]] = {}
         self._serving_until_s = 0.0
         self._pieces = Pieces(config.limits.tokenizer_bytes_max)
-        self._engines = EngineSource(self._urls)
+        self._engines = EngineSource(self._urls, keys)
         self._asks_engines = any(model.tokenizer == ENGINE for model in config.models)
         self._workers: Workers | None = None
         self.service: TokenizerService | None = None

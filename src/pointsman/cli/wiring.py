@@ -1,5 +1,7 @@
 """From a configuration to what each part goes by."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 from pointsman.cli.config import Config, Engine, Key
@@ -150,6 +152,11 @@ def _api_key(key: Key) -> ApiKey:
         limits=limits,
     )
     return ApiKey(bytes.fromhex(key.hash.removeprefix(HASH_PREFIX)), rules)
+
+
+def engine_keys(engines: Iterable[Engine]) -> dict[str, str]:
+    """What engines ask for, by their addresses."""
+    return {engine.url: engine.api_key for engine in engines}
 
 
 def node_spec(engine: Engine, index: int) -> NodeSpec:

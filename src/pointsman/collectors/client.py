@@ -5,7 +5,7 @@ import socket
 
 import aiohttp
 
-from pointsman.engines.adapters import EngineTrouble, Reply
+from pointsman.engines.adapters import EngineKeys, EngineTrouble, Reply
 from pointsman.engines.adapters.address import rank_headers, rank_of, server_of
 
 BODY_BYTES_MAX = 8 * 1024 * 1024
@@ -21,14 +21,15 @@ IDLE_S_MAX = 2.0
 """Idle connections are closed before uvicorn does it (5 s), which would race with our GET."""
 
 
-def new_session() -> aiohttp.ClientSession:
-    """The one session that all collectors share. The caller closes it."""
+def new_session(keys: EngineKeys) -> aiohttp.ClientSession:
+    """The one session that all collectors share, with engines' keys. The caller closes it."""
     connector = aiohttp.TCPConnector(
         limit=CONNECTIONS_MAX, limit_per_host=4, keepalive_timeout=IDLE_S_MAX
     )
     return aiohttp.ClientSession(
         connector=connector,
         headers={"User-Agent": "pointsman"},
+        middlewares=(keys.add,),
         timeout=aiohttp.ClientTimeout(total=None),  # each call has its own
         auto_decompress=True,
     )

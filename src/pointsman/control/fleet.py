@@ -21,6 +21,7 @@ from pointsman.core.events import Admitted, Left, NodeJudged, NodeSpec, Turned
 from pointsman.core.health import WATCHED, Health
 from pointsman.core.ids import NodeId, NodeName
 from pointsman.core.limits import NODES_MAX
+from pointsman.engines.adapters import EngineKeys
 from pointsman.telemetry.collector_metrics import CollectorMetrics
 
 SEE_OFF_S = 0.1
@@ -62,11 +63,13 @@ class Fleet(NodeWatcher):
         metrics: CollectorMetrics,
         *,
         cadence: Cadence | None = None,
+        keys: EngineKeys | None = None,
         seed: int = 0,
     ) -> None:
         self._service = service
         self._metrics = metrics
         self._cadence = cadence or Cadence()
+        self._keys = keys or EngineKeys()
         self._rng = Random(seed)
         self._links: dict[NodeName, NodeLink] = {}
         self._by_id: dict[NodeId, NodeLink] = {}
@@ -77,7 +80,7 @@ class Fleet(NodeWatcher):
 
     async def run(self) -> None:
         """Collect until cancelled. Every incarnation leaves at the end."""
-        async with new_session() as session, event_sockets() as sockets:
+        async with new_session(self._keys) as session, event_sockets() as sockets:
             try:
                 async with asyncio.TaskGroup() as tasks:
                     self._runtime = _Runtime(session, sockets, tasks)

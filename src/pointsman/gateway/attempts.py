@@ -36,12 +36,18 @@ def engine_head(
         lines.append(b"x-data-parallel-rank: %b\r\n" % head.rank)
     if head.content_type:
         lines.append(b"content-type: %b\r\n" % head.content_type)
-    if authorizes and head.authorization is not None:
-        lines.append(b"authorization: %b\r\n" % head.authorization)
-    if authorizes and head.api_key:
-        lines.append(b"x-api-key: %b\r\n" % head.api_key)
-    lines.append(b"\r\n")
+    lines += pool.key_line or _client_keys(head, authorizes=authorizes), b"\r\n"
     return b"".join(lines)
+
+
+def _client_keys(head: RequestHead, *, authorizes: bool) -> bytes:
+    """What the client has said to be let in, for an engine that no key is known for."""
+    lines = b""
+    if authorizes and head.authorization is not None:
+        lines += b"authorization: %b\r\n" % head.authorization
+    if authorizes and head.api_key:
+        lines += b"x-api-key: %b\r\n" % head.api_key
+    return lines
 
 
 def is_retriable(status: int) -> bool:

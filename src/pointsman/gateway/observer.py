@@ -1,5 +1,6 @@
 """What the gateway tells whoever counts and logs: one record for each exchange, at its end."""
 
+from enum import StrEnum
 from typing import Protocol
 
 import msgspec
@@ -45,6 +46,18 @@ class ExchangeRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     bytes_out: int
 
 
+class ReplayResult(StrEnum):
+    """What came of a request that was replayed to warm a node up."""
+
+    COMPUTED = "computed"
+    REFUSED = "refused"
+    """The engine has answered, and not with 200."""
+    LOST = "lost"
+    """It is not reached, or its answer broke off."""
+    LATE = "late"
+    """The warm-up's time has passed."""
+
+
 class GatewayObserver(Protocol):
     """Called on the loop's thread, between two events: quick, bounded, and never raising."""
 
@@ -54,4 +67,8 @@ class GatewayObserver(Protocol):
 
     def client_refused(self, reason: Reason) -> None:
         """A client was turned away before its request became an exchange."""
+        ...
+
+    def replayed(self, result: ReplayResult) -> None:
+        """A replay is over."""
         ...

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from pointsman.core.ids import NodeId
+from pointsman.engines.adapters import EngineKeys
 from pointsman.gateway.upstream import AllPools, Attempt, NodePool, UpstreamConnection
 
 POOL_UNUSED_S: Final = 60.0
@@ -18,8 +19,8 @@ log = logging.getLogger(__name__)
 class Pools(AllPools):
     """All connections to engines. Owns the tasks that dial; `close` ends both."""
 
-    def __init__(self, *, idle_s: float, idle_max: int) -> None:
-        super().__init__(idle_s=idle_s, idle_max=idle_max)
+    def __init__(self, *, idle_s: float, idle_max: int, engine_keys: EngineKeys) -> None:
+        super().__init__(idle_s=idle_s, idle_max=idle_max, engine_keys=engine_keys)
         self._nodes: dict[NodeId, NodePool] = {}
         self._dials: dict[asyncio.Task[None], None] = {}
         self._tls: ssl.SSLContext | None = None

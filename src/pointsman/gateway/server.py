@@ -9,9 +9,10 @@ import msgspec
 
 from pointsman.core.errors import Reason
 from pointsman.core.ids import BlockHash, NodeId
+from pointsman.engines.adapters import EngineKeys
 from pointsman.gateway.connection import ClientConnection
 from pointsman.gateway.keys import KeyState
-from pointsman.gateway.observer import GatewayObserver
+from pointsman.gateway.observer import GatewayObserver, ReplayResult
 from pointsman.gateway.options import GatewayOptions
 from pointsman.gateway.samples import Samples
 from pointsman.gateway.shared import Shared
@@ -47,10 +48,12 @@ class Gateway:
         observer: GatewayObserver | None = None,
         tokenizer: PromptTokenizer | None = None,
         samples: Samples | None = None,
+        engine_keys: EngineKeys | None = None,
     ) -> None:
-        self._shared = Shared(options or GatewayOptions(), placer, observer, tokenizer, samples)
-        shared = self._shared
-        self._warm_ups = WarmUps(shared.samples, shared.pools, shared.now_s)
+        options = options or GatewayOptions()
+        shared = Shared(options, placer, observer, tokenizer, samples, engine_keys)
+        self._shared = shared
+        self._warm_ups = WarmUps(shared.samples, shared.pools, shared.now_s, self._replayed)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._swept_s = 0.0
@@ -169,6 +172,10 @@ class Gateway:
                 await shared.emptied.wait()
         except TimeoutError:
             log.warning("%d exchanges did not end within the drain", len(shared.live))
+
+    def _replayed(self, result: ReplayResult) -> None:
+        if self._shared.observer is not None:
+            self._shared.observer.replayed(result)
 
     def _sweep(self) -> None:
         shared = self._shared

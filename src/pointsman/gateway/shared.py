@@ -10,6 +10,7 @@ from typing import Protocol
 
 from pointsman.core.errors import Reason
 from pointsman.core.ids import RequestId
+from pointsman.engines.adapters import EngineKeys
 from pointsman.gateway.idempotency import Claims
 from pointsman.gateway.kept import KeptPlacer
 from pointsman.gateway.keys import KeyRing
@@ -77,6 +78,8 @@ class Shared:
         observer: GatewayObserver | None,
         tokenizer: PromptTokenizer | None = None,
         samples: Samples | None = None,
+        *,
+        engine_keys: EngineKeys | None = None,
     ) -> None:
         self.placer = placer
         self.kept_placer = KeptPlacer(placer, time.monotonic)
@@ -86,7 +89,11 @@ class Shared:
         self.now_s = time.monotonic
         self.keys = KeyRing()
         self.claims = Claims()
-        self.pools = Pools(idle_s=options.idle_s, idle_max=options.idle_max)
+        self.pools = Pools(
+            idle_s=options.idle_s,
+            idle_max=options.idle_max,
+            engine_keys=engine_keys or EngineKeys(),
+        )
         self.lookout = Lookout(options.look_s)
         self.live: dict[RequestId, Running] = {}
         self.clients: dict[Client, None] = {}

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from pointsman.core.ids import NodeId
+from pointsman.engines.adapters import EngineKeys
 from pointsman.gateway.chunks import payload
 from pointsman.gateway.heads import Header
 from pointsman.gateway.relay import Relay
@@ -248,9 +249,10 @@ class UpstreamConnection(asyncio.Protocol):
 class AllPools:
     """What each pool knows of all of a gateway's."""
 
-    def __init__(self, *, idle_s: float, idle_max: int) -> None:
+    def __init__(self, *, idle_s: float, idle_max: int, engine_keys: EngineKeys) -> None:
         self.idle_s = idle_s
         self.idle_max = idle_max
+        self.engine_keys = engine_keys
         self.is_closed = False
         self.open_count = 0  # those to forgotten nodes too
 
@@ -277,6 +279,12 @@ class NodePool:
         self.open_count = 0
         self.is_forgotten = False
         self._pools = pools
+
+    @property
+    def key_line(self) -> bytes:
+        """The key that the engine asks for; empty without one."""
+        value = self._pools.engine_keys.authorization(self.host, self.port)
+        return f"authorization: {value}\r\n".encode() if value else b""
 
     def take(self, now_s: float) -> UpstreamConnection | None:
         """The connection that was idle for the shortest time, None if none is fresh."""

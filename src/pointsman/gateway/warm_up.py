@@ -7,12 +7,14 @@ Over the gateway's own connections, one after the other, the hottest prefix firs
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
 
 from pointsman.core.blocks import Prompt
 from pointsman.core.ids import BlockHash, NodeId
+from pointsman.gateway.observer import ReplayResult
 from pointsman.gateway.pools import Dial, Pools
 from pointsman.gateway.samples import Sample, Samples
 from pointsman.gateway.upstream import NodePool, UpstreamConnection
@@ -22,16 +24,26 @@ Computed = Callable[[Prompt | None], None]
 
 _DROPPED: Final = ("stream", "stream_options", "max_completion_tokens", "best_of")
 
+_UNAUTHORIZED: Final = HTTPStatus.UNAUTHORIZED
+
 log = logging.getLogger(__name__)
 
 
 class WarmUps:
     """Those under way, at most one a node."""
 
-    def __init__(self, samples: Samples, pools: Pools, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        samples: Samples,
+        pools: Pools,
+        now_s: Callable[[], float],
+        replayed: Callable[[ReplayResult], None],
+    ) -> None:
+        """`replayed` is told what came of each replay."""
         self._samples = samples
         self._pools = pools
         self._now_s = now_s
+        self._replayed = replayed
         self._tasks: dict[NodeId, asyncio.Task[None]] = {}
 
     def begin(
@@ -66,16 +78,26 @@ class WarmUps:
         computed: Computed,
     ) -> None:
         pool = self._pools.node(node_id, url)
+        refusals: list[int] = []
         try:
             async with asyncio.timeout(within_s):
                 for sample in filter(None, map(self._samples.get, blocks)):
-                    if await self._replay(pool, sample):
+                    status = await self._replay(pool, sample)
+                    self._replayed(_result(status))
+                    if status == HTTPStatus.OK:
                         computed(sample.prompt)
+                    elif status:
+                        refusals.append(status)
         except TimeoutError:
+            self._replayed(ReplayResult.LATE)
             log.warning("the warm-up of %s was not done within %g s", url, within_s)
+        if refusals:
+            text = "%s refused %d of the requests that were to warm it up, the last with %d%s"
+            hint = ": give its key, engines[].api_key" if refusals[-1] == _UNAUTHORIZED else ""
+            log.warning(text, url, len(refusals), refusals[-1], hint)
 
-    async def _replay(self, pool: NodePool, sample: Sample) -> bool:
-        """Whether it was computed."""
+    async def _replay(self, pool: NodePool, sample: Sample) -> int:
+        """The status that is answered; 0 if there is no answer."""
         replay = _Replay(pool, sample, self._now_s)
         upstream = pool.take(self._now_s())
         if upstream is None:
@@ -101,39 +123,39 @@ class _Replay:
     _upstream: UpstreamConnection | None = None
 
     def __init__(self, pool: NodePool, sample: Sample, now_s: Callable[[], float]) -> None:
-        self.done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._pool = pool
         self._sample = sample
         self._now_s = now_s
 
     def dialled(self, upstream: UpstreamConnection) -> None:
         self.dial, self._upstream = None, upstream
-        body = shortened(self._sample.body)
+        pool, body = self._pool, shortened(self._sample.body)
         head = (
-            b"POST %b%b HTTP/1.1\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            b"POST %b%b HTTP/1.1\r\n" % (pool.base_path, self._sample.target),
+            pool.own_lines,
+            pool.key_line,
+            b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body),
         )
-        pool = self._pool
-        upstream.send(
-            self, head % (pool.base_path, self._sample.target, pool.own_lines, len(body)), body
-        )
+        upstream.send(self, b"".join(head), body)
 
     def unreachable(self) -> None:
-        self._end(computed=False)
+        self._end()
 
     def reply_progressed(self, upstream: UpstreamConnection) -> None:
         upstream.take()
         if upstream.complete:
             self._upstream = None
-            is_done = upstream.status == 200
+            status = upstream.status
             upstream.release(self._now_s())
-            self._end(computed=is_done)
+            self._end(status)
 
     def reply_lost(self, upstream: UpstreamConnection, *, is_http: bool) -> None:
         self._upstream = None
-        self._end(computed=False)
+        self._end()
 
     def crashed(self) -> None:
-        self._end(computed=False)
+        self._end()
 
     def drop(self) -> None:
         """Nobody waits any more."""
@@ -142,9 +164,15 @@ class _Replay:
         if self._upstream is not None:
             self._upstream.abort()
 
-    def _end(self, *, computed: bool) -> None:
+    def _end(self, status: int = 0) -> None:
         if not self.done.done():
-            self.done.set_result(computed)
+            self.done.set_result(status)
+
+
+def _result(status: int) -> ReplayResult:
+    if status == HTTPStatus.OK:
+        return ReplayResult.COMPUTED
+    return ReplayResult.REFUSED if status else ReplayResult.LOST
 
 
 def shortened(body: bytes) -> bytes:

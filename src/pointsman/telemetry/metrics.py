@@ -7,6 +7,7 @@ labels, so that the whole of it costs a few microseconds.
 """
 
 from collections.abc import Callable, Container
+from enum import StrEnum
 
 from prometheus_client.registry import CollectorRegistry
 
@@ -69,6 +70,10 @@ class RequestMetrics:
         """Count a client that was turned away before it had a request."""
         self._families.refusals.labels(reason, OTHER).add()
 
+    def replayed(self, result: StrEnum) -> None:
+        """Count a request that was replayed to warm a node up."""
+        self._families.replays.labels(result).add()
+
     def decided(self, seconds: float) -> None:
         """Count a decision's own time."""
         self._decision.observe(seconds)
@@ -118,6 +123,9 @@ class _Families:
             "refusals", "Answers of the gateway's own, by reason.", "reason", "model"
         )
         self.retries = counter("retries", "Attempts after the first one.", "model")
+        self.replays = counter(
+            "warm_up_replays", "Requests replayed to warm nodes up, by result.", "result"
+        )
         self.slo = counter(
             "slo_requests", "Requests with a TTFT objective, by outcome.", "model", "outcome"
         )

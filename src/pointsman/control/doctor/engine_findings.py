@@ -48,7 +48,7 @@ def engine_findings(engine: EngineSeen) -> Iterator[Finding]:
 
 def _way_in(engine: EngineSeen) -> str:
     if "API key" in engine.trouble:
-        return "start it without --api-key and keep strangers off its port; keys are the gateway's"
+        return "give the key that it was started with: engines[].api_key, or POINTSMAN_ENGINE_KEY"
     return f"start it, or correct its address {engine.target.url}"
 
 

@@ -18,7 +18,7 @@ from pointsman.control.doctor.fleet_findings import fleet_findings, same_peer, s
 from pointsman.control.doctor.gateway_findings import gateway_findings
 from pointsman.control.doctor.gateway_look import look_at_admin, look_at_gateway
 from pointsman.control.doctor.seen import EngineSeen, GatewaySeen, StateSeen, Target
-from pointsman.engines.adapters import EngineTrouble
+from pointsman.engines.adapters import EngineKeys, EngineTrouble
 from pointsman.engines.tokenizer import ModelTokenizer
 
 RUN_S_MAX = 50.0
@@ -34,6 +34,9 @@ Progress = Callable[[int, int], None]
 """Engines done, of how many."""
 
 
+NO_KEYS = EngineKeys()
+
+
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be examined. Empty URLs are not looked at; without `targets` the engines are
     those that the admin plane names.
@@ -46,6 +49,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     wanted: tuple[str, ...] = ()
     gateway_url: str = ""
     gateway_key: str = ""
+    engine_keys: EngineKeys = NO_KEYS
     admin_url: str = ""
     probing: bool = True
     run_s_max: float = RUN_S_MAX
@@ -54,7 +58,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 async def examine(case: Case, on_progress: Progress | None = None) -> Diagnosis:
     """Look at everything and judge it. Takes `run_s_max` at most, and a moment."""
     deadline_s = asyncio.get_running_loop().time() + case.run_s_max
-    async with _looker(case) as looker, new_session() as session:
+    async with _looker(case) as looker, new_session(case.engine_keys) as session:
         admin = await _look_at_admin(session, case, deadline_s)
         if not case.targets and admin.state is not None:
             case = msgspec.structs.replace(case, targets=_targets_of(admin.state))
@@ -84,8 +88,12 @@ def diagnose(
 async def _looker(case: Case) -> AsyncIterator[EngineLooker]:
     context = zmq.asyncio.Context()
     closing = aiohttp.TCPConnector(force_close=True, limit=AT_ONCE_MAX)
+    keys = case.engine_keys
     try:
-        async with new_session() as session, aiohttp.ClientSession(connector=closing) as fresh:
+        async with (
+            new_session(keys) as session,
+            aiohttp.ClientSession(connector=closing, middlewares=(keys.add,)) as fresh,
+        ):
             yield EngineLooker(
                 session=session,
                 fresh=fresh,

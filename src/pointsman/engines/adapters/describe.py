@@ -70,7 +70,9 @@ _WITHOUT_PROPS = _WITH_EVENTS
 async def _models(get: Get) -> ModelList:
     reply = await get("/v1/models")
     if reply.status in (401, 403):
-        raise NotReady(f"GET /v1/models answers {reply.status}: it wants an API key")
+        raise NotReady(
+            f"GET /v1/models answers {reply.status}: give its API key (engines[].api_key)"
+        )
     if reply.status == 503:
         raise NotReady("GET /v1/models answers 503: it is still loading its model")
     if reply.status != 200:

@@ -31,6 +31,7 @@ from pointsman.wire.priority import ENGINES_HEADER, read_engines_priority
 
 QUEUED_REQUESTS_MAX = 100_000  # whatever the options say: a bound on memory
 CLIENT_GONE = 499  # nginx's number for it
+GUARDED = ("/v1", "/v2", "/inference")  # by a key: vLLM's prefixes
 _STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8"}
 _BUSY = (
     "The engine is currently busy and cannot accept new requests. "
@@ -102,6 +103,7 @@ class SimulatedEngine:
                 known = any(path == request.path for _method, path in self._routes)
                 status, text = (405, "Method Not Allowed") if known else (404, "Not Found")
                 raise ApiError(status, text, text)
+            self._check_key(request)
             return await route(request)
         except SimulatedStatusError as error:
             retry = error.retry_after_s
@@ -114,6 +116,14 @@ class SimulatedEngine:
             return json_answer(refused.body(), refused.status)
         except ConnectionResetError:  # before its head was out: nobody is left to tell
             return web.Response(status=CLIENT_GONE)
+
+    def _check_key(self, request: web.BaseRequest) -> None:
+        """As vLLM guards its routes. Raises ApiError."""
+        key = self.options.api_key
+        if not key or not request.path.startswith(GUARDED):
+            return
+        if request.headers.get("Authorization") != f"Bearer {key}":
+            raise ApiError(401, "Unauthorized", "Unauthorized")
 
     def _route(self, method: str, path: str) -> Route | None:
         for prefix, find in self._under.items():

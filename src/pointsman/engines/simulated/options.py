@@ -29,6 +29,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_num_queued_reqs  requests (waiting + running) beyond which it answers 503; 0: no such limit
     data_parallel_size   engines behind the port, each with a cache and KV events of its own
     idle_close_s     seconds after which an idle connection is closed without notice
+    api_key          what routes under /v1 ask for, as a bearer token; empty: nothing
     """
 
     host: str = "127.0.0.1"
@@ -51,6 +52,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_num_queued_reqs: int = 0
     legacy_metrics: bool = False
     idle_close_s: float = 5.0
+    api_key: str = ""
 
     def __post_init__(self) -> None:
         """Raise ValueError for an option that cannot work."""

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from pointsman.core.ids import ModelName
+from pointsman.engines.adapters import EngineKeys
 from pointsman.engines.tokenizer.chat import read_chat, read_text
 from pointsman.engines.tokenizer.encoded import Encoded
 from pointsman.engines.tokenizer.fallback import Fallback, Inexact
@@ -35,8 +36,9 @@ class EngineSource:
     """Asks the engines of a model in turn. `run` owns the questions; until it runs, and after
     it, there are no answers. `asked` counts those under way."""
 
-    def __init__(self, urls: Urls) -> None:
+    def __init__(self, urls: Urls, keys: EngineKeys | None = None) -> None:
         self._urls = urls
+        self._keys = keys or EngineKeys()
         self._turn = 0
         self._session: aiohttp.ClientSession | None = None
         self._tasks: asyncio.TaskGroup | None = None
@@ -47,7 +49,9 @@ class EngineSource:
         connector = aiohttp.TCPConnector(limit=ASKED_MAX, keepalive_timeout=2.0)
         timeout = aiohttp.ClientTimeout(total=ASK_S_MAX)
         async with (
-            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+            aiohttp.ClientSession(
+                connector=connector, timeout=timeout, middlewares=(self._keys.add,)
+            ) as session,
             asyncio.TaskGroup() as tasks,
         ):
             self._session, self._tasks = session, tasks

@@ -1,0 +1,46 @@
+"""The keys that engines ask for (vLLM's --api-key): which engine is sent which.
+
+Found by the server's host and port, so that a key reaches its own engine and nobody else. Shown
+nowhere: no log, state, decision, metric or error has one.
+"""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from urllib.parse import urlsplit
+
+from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
+
+NO_KEYS: Mapping[str, str] = MappingProxyType({})
+
+
+class EngineKeys:
+    """By server, for all that ask engines anything; each looks its key up anew, so that another
+    one may come while it runs."""
+
+    def __init__(self, keys: Mapping[str, str] = NO_KEYS) -> None:
+        self.hold(keys)
+
+    def hold(self, keys: Mapping[str, str]) -> None:
+        """Send these from here on: an engine's URL, and its key; an empty one is none."""
+        self._values = {_server(url): f"Bearer {key}" for url, key in keys.items() if key}
+
+    def authorization(self, host: str, port: int) -> str:
+        """What the header says there; empty without a key."""
+        return self._values.get((host, port), "")
+
+    async def add(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        """A middleware of aiohttp's clients: the key's header, in the place of any other."""
+        if value := self.authorization(request.url.host or "", request.url.port or 0):
+            request.headers["Authorization"] = value
+        return await handler(request)
+
+
+def key_problem(key: str) -> str:
+    """What is wrong with an engine's key, which is not shown; empty if nothing is."""
+    return "" if re.fullmatch(r"[!-~]*", key) else "it holds what no header can carry"
+
+
+def _server(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)

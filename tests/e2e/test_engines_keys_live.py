@@ -1,0 +1,43 @@
+"""Engines that ask for a key, behind a whole process: found, served, and not told of."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_reload import Rig, reloading
+from tests.support.cluster import running_cluster
+
+KEY = "engines-own-key"
+
+
+async def test_engines_with_keys_are_served_and_their_keys_are_shown_nowhere(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running_cluster(2, engine_config=({"api_key": KEY},) * 2, api_key=KEY) as cluster:
+        nodes = {(await cluster.complete(f"{n} " * 50)).node for n in range(6)}
+        assert nodes == {"engine-1", "engine-2"}
+        shown = [caplog.text, repr(cluster.scheduler.nodes(0.0))]
+        for path in ("/metrics", "/pointsman/v1/state", "/pointsman/v1/decisions"):
+            async with cluster.session.get(cluster.admin + path) as reply:
+                shown.append(await reply.text())
+    assert not [text for text in shown if KEY in text]
+
+
+async def problem_of(rig: Rig, name: str) -> str:
+    return str((await rig.nodes())[name]["problem"])
+
+
+async def test_a_key_can_be_corrected_while_running(tmp_path: Path) -> None:
+    right, wrong = f"api_key: {KEY}", "api_key: wrong"
+    async with reloading(tmp_path, f"a,{right}", api_key=KEY) as rig:
+        rig.write(f"a,{right}", f"b,{wrong}")
+        await rig.until_reloaded(1)
+        async with asyncio.timeout(10):
+            while "engines[].api_key" not in await problem_of(rig, "b"):  # noqa: ASYNC110 - looked at from outside
+                await asyncio.sleep(0.02)
+        rig.write(f"a,{right}", f"b,{right}")
+        await rig.until_reloaded(2)
+        await rig.until_nodes_are("a", "b")
+        changes = (await rig.cluster.state())["configuration"]
+    assert KEY not in str(changes)

@@ -1,0 +1,96 @@
+"""Engines that ask for a key of their own: requests and warm-ups have it, and nothing else."""
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from pointsman.core.blocks import Prompt
+from pointsman.core.ids import NodeId
+from pointsman.engines.adapters import EngineKeys
+from pointsman.gateway.observer import ReplayResult
+from tests.gateway.conftest import rig
+from tests.gateway.test_samples import HOT, kept
+from tests.support.upstreams import Behaviour, Served, answer_ok, closed_url, post
+
+KEY = "engines-own"
+BODY = b'{"model":"m","prompt":"hello"}'
+
+
+def guarded(key: str) -> Behaviour:
+    """As vLLM with --api-key."""
+
+    async def behave(served: Served) -> None:
+        if served.header("authorization") == f"Bearer {key}":
+            await answer_ok(served)
+        else:
+            await served.reply(401, b'{"error":"Unauthorized"}')
+
+    return behave
+
+
+@pytest.mark.parametrize("line", ["X-No: key", "Authorization: Bearer client's", "X-Api-Key: c"])
+async def test_requests_have_the_engines_key_in_the_place_of_the_clients(line: str) -> None:
+    keys = EngineKeys()
+    async with rig(guarded(KEY), engine_keys=keys) as it:
+        assert (await it.ask(post("/v1/completions", BODY, line))).status == 401
+        keys.hold({it.engine.url: KEY})
+        assert (await it.ask(post("/v1/completions", BODY, line))).status == 200
+        served = it.engine.served[-1]
+        assert served.head.lower().count(b"authorization:") == 1
+        assert served.header("x-api-key") is None
+
+
+async def test_another_engine_is_not_told() -> None:
+    keys = EngineKeys()
+    async with rig(answer_ok, answer_ok, engine_keys=keys) as it:
+        keys.hold({it.engines[1].url: KEY})
+        for _ in range(4):
+            await it.ask(post("/v1/completions", BODY))
+        for engine, seen in zip(it.engines, (None, f"Bearer {KEY}"), strict=True):
+            assert {served.header("authorization") for served in engine.served} <= {seen}
+
+
+@pytest.mark.parametrize(
+    ("key", "result", "warning"),
+    [
+        (KEY, ReplayResult.COMPUTED, ""),
+        ("wrong", ReplayResult.REFUSED, "refused 1 of the requests that were to warm it up, the"),
+        ("", ReplayResult.REFUSED, "with 401: give its key, engines[].api_key"),
+    ],
+)
+async def test_a_warm_up_has_the_key_and_a_refusal_is_seen(
+    key: str, result: ReplayResult, warning: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Prompt | None] = []
+    keys = EngineKeys()
+    with caplog.at_level(logging.WARNING):
+        async with rig(guarded(KEY), engine_keys=keys) as it:
+            keys.hold({it.engine.url: key})
+            it.gateway._warm_ups._samples = kept()
+            it.gateway.warm_up(NodeId(1), it.engine.url, (HOT,), 5.0, told.append)
+            await it.until(lambda: None in told)
+            assert it.records.replays == [result]
+    assert len(told) == (2 if result is ReplayResult.COMPUTED else 1)
+    assert warning in caplog.text
+    assert bool(warning) is bool(caplog.records)
+    assert key == "" or key not in caplog.text
+
+
+async def silent(served: Served) -> None:
+    await served.until_closed()
+
+
+@pytest.mark.parametrize(
+    ("url", "result"),
+    [(lambda url: url, ReplayResult.LATE), (lambda _: closed_url(), ReplayResult.LOST)],
+)
+async def test_replays_that_are_not_answered_are_told_apart(
+    url: Callable[[str], str], result: ReplayResult
+) -> None:
+    told: list[Prompt | None] = []
+    async with rig(silent) as it:
+        it.gateway._warm_ups._samples = kept()
+        it.gateway.warm_up(NodeId(1), url(it.engine.url), (HOT,), 0.1, told.append)
+        await it.until(lambda: bool(told))
+        assert it.records.replays == [result]
