@@ -67,7 +67,7 @@ async def test_a_warm_up_has_the_key_and_a_refusal_is_seen(
     with caplog.at_level(logging.WARNING):
         async with rig(guarded(KEY), engine_keys=keys) as it:
             keys.hold({it.engine.url: key})
-            it.gateway._warm_ups._samples = kept()
+            it.gateway._replays._samples = kept()
             it.gateway.warm_up(NodeId(1), it.engine.url, (HOT,), 5.0, told.append)
             await it.until(lambda: None in told)
             assert it.records.replays == [result]
@@ -90,7 +90,7 @@ async def test_replays_that_are_not_answered_are_told_apart(
 ) -> None:
     told: list[Prompt | None] = []
     async with rig(silent) as it:
-        it.gateway._warm_ups._samples = kept()
+        it.gateway._replays._samples = kept()
         it.gateway.warm_up(NodeId(1), url(it.engine.url), (HOT,), 0.1, told.append)
         await it.until(lambda: bool(told))
         assert it.records.replays == [result]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pointsman.core.blocks import TEXT_SCHEME, Namespace, Prompt, Scheme, Unit
 from pointsman.core.ids import BlockHash, ModelName, NodeId, RequestId
 from pointsman.core.request import Request
+from pointsman.gateway.replays import shortened
 from pointsman.gateway.samples import HOTTEST_S, LOOK_S, Samples
-from pointsman.gateway.warm_up import shortened
 from pointsman.wire.endpoints import Endpoint
 from tests.gateway.conftest import rig
 from tests.support.upstreams import Served, answer_ok, closed_url
@@ -145,7 +145,7 @@ async def silent(served: Served) -> None:
 async def test_kept_requests_are_replayed_and_each_end_is_told_once() -> None:
     told: list[Prompt | None] = []
     async with rig(answer_ok) as it:
-        it.gateway._warm_ups._samples = kept()
+        it.gateway._replays._samples = kept()
         cold = BlockHash(1)
         it.gateway.warm_up(NodeId(1), it.engine.url, (cold, HOT), 5.0, told.append)
         await it.until(lambda: None in told)
@@ -160,18 +160,18 @@ async def test_kept_requests_are_replayed_and_each_end_is_told_once() -> None:
 async def test_an_engine_that_cannot_be_warmed_up_is_given_up(answers: bool) -> None:
     told: list[Prompt | None] = []
     async with rig(silent) as it:
-        it.gateway._warm_ups._samples = kept()
+        it.gateway._replays._samples = kept()
         url = it.engine.url if answers else closed_url()
         it.gateway.warm_up(NodeId(1), url, (HOT,), 0.1, told.append)
         await it.until(lambda: bool(told))
         assert told == [None]
 
 
-async def test_a_gateway_that_stops_ends_its_warm_ups() -> None:
+async def test_a_gateway_that_stops_ends_its_replays() -> None:
     told: list[Prompt | None] = []
     async with rig(silent) as it:
-        it.gateway._warm_ups._samples = kept()
+        it.gateway._replays._samples = kept()
         it.gateway.warm_up(NodeId(1), it.engine.url, (HOT,), 600.0, told.append)
         await it.until(lambda: bool(it.engine.served))
-        await it.gateway._warm_ups.close()
+        await it.gateway._replays.close()
         await it.until(lambda: told == [None])

@@ -14,7 +14,7 @@ Reading order, along a request's way:
     keys         whose a request is, and what that key may do
     idempotency  one request at a time under a client's Idempotency-Key
     samples      requests with hot prefixes, kept to warm up nodes with
-    warm_up      those requests replayed to a node
+    replays      those requests sent to a node, to warm it up
     attempts     one try on one node
     upstream     a connection to an engine, and the pool of its node
     pools        all of them, and what is being dialled

@@ -40,7 +40,7 @@ _SETTLED: Final = State.SETTLED
 
 
 class Handler:
-    """Handles one request of one client; is the `Attempt` that engine connections talk to."""
+    """Handles one request of one client; is the `Caller` of its engine connections."""
 
     _owes_settlement = False
     _redialled = False

@@ -8,7 +8,7 @@ from typing import Final
 
 from pointsman.core.ids import NodeId
 from pointsman.engines.adapters import EngineKeys
-from pointsman.gateway.upstream import AllPools, Attempt, NodePool, UpstreamConnection
+from pointsman.gateway.upstream import AllPools, Caller, NodePool, UpstreamConnection
 
 POOL_UNUSED_S: Final = 60.0
 """A pool with nothing in it is forgotten after this long: incarnations never come back."""
@@ -32,9 +32,9 @@ class Pools(AllPools):
             pool = self._nodes[node_id] = NodePool(self, node_id, url)
         return pool
 
-    def dial(self, pool: NodePool, attempt: Attempt) -> "Dial":
-        """Begin a fresh connection; `attempt` is told of it, after this call has returned."""
-        dial = Dial(attempt)
+    def dial(self, pool: NodePool, caller: Caller) -> "Dial":
+        """Begin a fresh connection; `caller` is told of it, after this call has returned."""
+        dial = Dial(caller)
         task = asyncio.get_running_loop().create_task(dial.run(pool, self._tls_for(pool)))
         dial.task = task
         self._dials[task] = None
@@ -86,14 +86,14 @@ class Pools(AllPools):
 
 
 class Dial:
-    """A connection being made for an attempt. After `cancel` the attempt hears nothing."""
+    """A connection being made for a caller. After `cancel` the caller hears nothing."""
 
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt: Attempt | None = attempt
+    def __init__(self, caller: Caller) -> None:
+        self._caller: Caller | None = caller
         self.task: asyncio.Task[None] | None = None
 
     def cancel(self) -> None:
-        self._attempt = None
+        self._caller = None
         if self.task is not None:
             self.task.cancel()
 
@@ -104,19 +104,19 @@ class Dial:
             await loop.create_connection(lambda: upstream, pool.host, pool.port, ssl=tls)
         except OSError:
             upstream.forsake()
-            self._tell(lambda attempt: attempt.unreachable())
+            self._tell(lambda caller: caller.unreachable())
         except asyncio.CancelledError:
             upstream.forsake()
             raise
         else:
-            self._tell(lambda attempt: attempt.dialled(upstream))
+            self._tell(lambda caller: caller.dialled(upstream))
 
-    def _tell(self, call: Callable[[Attempt], None]) -> None:
-        attempt, self._attempt = self._attempt, None
-        if attempt is None:
+    def _tell(self, news: Callable[[Caller], None]) -> None:
+        caller, self._caller = self._caller, None
+        if caller is None:
             return
         try:
-            call(attempt)
-        except Exception:  # the driver's outermost loop; the attempt has settled itself
+            news(caller)
+        except Exception:  # the driver's outermost loop; the caller has settled itself
             log.exception("a connection could not be used")
-            attempt.crashed()
+            caller.crashed()

@@ -14,9 +14,9 @@ from pointsman.gateway.connection import ClientConnection
 from pointsman.gateway.keys import KeyState
 from pointsman.gateway.observer import GatewayObserver, ReplayResult
 from pointsman.gateway.options import GatewayOptions
+from pointsman.gateway.replays import Computed, Replays
 from pointsman.gateway.samples import Samples
 from pointsman.gateway.shared import Shared
-from pointsman.gateway.warm_up import Computed, WarmUps
 from pointsman.ports import Placer, PromptTokenizer
 
 DESCRIPTORS_RESERVED = 64
@@ -48,12 +48,13 @@ class Gateway:
         observer: GatewayObserver | None = None,
         tokenizer: PromptTokenizer | None = None,
         samples: Samples | None = None,
+        *,
         engine_keys: EngineKeys | None = None,
     ) -> None:
         options = options or GatewayOptions()
-        shared = Shared(options, placer, observer, tokenizer, samples, engine_keys)
+        shared = Shared(options, placer, observer, tokenizer, samples, engine_keys=engine_keys)
         self._shared = shared
-        self._warm_ups = WarmUps(shared.samples, shared.pools, shared.now_s, self._replayed)
+        self._replays = Replays(shared.samples, shared.pools, shared.now_s, self._replayed)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._swept_s = 0.0
@@ -121,7 +122,7 @@ class Gateway:
     ) -> None:
         """Replay requests that begin with the prefixes which end with `blocks` to a node, as far
         as any are kept. `computed` hears of each prompt, and None when it is over."""
-        self._warm_ups.begin(node_id, url, blocks, within_s, computed)
+        self._replays.begin(node_id, url, blocks, within_s, computed)
 
     async def drain(self) -> int:
         """Take no more requests and let those under way finish, for up to `drain_s`.
@@ -150,7 +151,7 @@ class Gateway:
             self._server.close()
         for client in list(shared.clients):
             client.abort()
-        await self._warm_ups.close()
+        await self._replays.close()
         await shared.pools.close()
         await shared.lookout.close()
         while shared.clients:  # noqa: ASYNC110 - an aborted transport says so in the next round

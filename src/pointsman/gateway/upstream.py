@@ -27,11 +27,11 @@ BODY_JOIN_BYTES_MAX: Final = 16 * 1024
 log = logging.getLogger(__name__)
 
 
-class Attempt(Protocol):
+class Caller(Protocol):
     """Who waits for a connection or a reply: told on the loop's thread, never after its end."""
 
     def dialled(self, upstream: "UpstreamConnection") -> None:
-        """The connection asked for is there and is the attempt's."""
+        """The connection asked for is there and is the caller's."""
         ...
 
     def unreachable(self) -> None:
@@ -66,7 +66,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.idle_since_s = 0.0
         self.pieces: list[bytes] = []
         self.on_body = self.pieces.append  # the parser calls the list itself: no frame a chunk
-        self._attempt: Attempt | None = None
+        self._caller: Caller | None = None
         self._is_made = False
         self._is_lost = False
         self._parser = httptools.HttpResponseParser(self)
@@ -87,19 +87,19 @@ class UpstreamConnection(asyncio.Protocol):
         self._head_bytes = 0
         self._stays_open = False
 
-    # --- the attempt's side -------------------------------------------------------------
+    # --- the caller's side --------------------------------------------------------------
 
-    def send(self, attempt: Attempt, head: bytes, body: bytes) -> None:
-        """Write a request; `attempt` hears of the reply."""
-        assert self._attempt is None, "one request at a time"
-        self._attempt = attempt
+    def send(self, caller: Caller, head: bytes, body: bytes) -> None:
+        """Write a request; `caller` hears of the reply."""
+        assert self._caller is None, "one request at a time"
+        self._caller = caller
         if len(body) <= BODY_JOIN_BYTES_MAX:
             self.transport.write(head + body)
         else:
             self.transport.writelines((head, body))
 
     def passes_chunks_to(self, relay: Relay) -> None:
-        """Chunks that come one at a time go straight there; its attempt hears of all else."""
+        """Chunks that come one at a time go straight there; its caller hears of all else."""
         self._relay = relay
 
     def take(self) -> bytes:
@@ -112,7 +112,7 @@ class UpstreamConnection(asyncio.Protocol):
     def release(self, now_s: float) -> None:
         """The reply is taken whole: back to the pool, if both sides keep it open."""
         assert self.complete, "only a whole reply leaves a clean connection"
-        self._attempt = None
+        self._caller = None
         if self._is_lost or not self._stays_open or self.transport.get_write_buffer_size():
             self.close()
             return
@@ -124,13 +124,13 @@ class UpstreamConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Drop it now, with whatever is under way: the engine sees the client leave."""
-        self._attempt = None
+        self._caller = None
         if not self._is_lost:
             self.transport.abort()
 
     def close(self) -> None:
         """Close an idle connection."""
-        self._attempt = None
+        self._caller = None
         if not self._is_lost:
             self.transport.close()
 
@@ -154,8 +154,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.pool.opened()
 
     def data_received(self, data: bytes) -> None:
-        attempt = self._attempt
-        if attempt is None:  # idle, or left behind: nothing is due
+        caller = self._caller
+        if caller is None:  # idle, or left behind: nothing is due
             self.pool.remove(self)
             self.abort()
             return
@@ -164,31 +164,31 @@ class UpstreamConnection(asyncio.Protocol):
             if relay is not None and self._is_between_chunks and (body := payload(data)):
                 relay.pass_on_chunk(data, body)  # a parser between chunks does not miss one
             elif self._parsed(data):
-                attempt.reply_progressed(self)
+                caller.reply_progressed(self)
             else:
-                self._lose(attempt, is_http=False)
+                self._lose(caller, is_http=False)
         except Exception:  # the driver's outermost loop: one request must not take others along
             log.exception("a reply could not be handled")
             self.abort()
-            attempt.crashed()
+            caller.crashed()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._is_lost:
             return
         self._is_lost = True
         self.pool.lost(self)
-        attempt = self._attempt
-        if attempt is None:
+        caller = self._caller
+        if caller is None:
             return
         if exc is None and self.has_head and self.length is None and not self.is_chunked:
             self.complete = True  # this reply ends with its connection
-            attempt.reply_progressed(self)
+            caller.reply_progressed(self)
         else:
-            self._lose(attempt, is_http=True)
+            self._lose(caller, is_http=True)
 
-    def _lose(self, attempt: Attempt, *, is_http: bool) -> None:
+    def _lose(self, caller: Caller, *, is_http: bool) -> None:
         self.abort()
-        attempt.reply_lost(self, is_http=is_http)
+        caller.reply_lost(self, is_http=is_http)
 
     def _parsed(self, data: bytes) -> bool:
         """Whether it is the reply's, up to its end."""

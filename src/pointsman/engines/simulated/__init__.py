@@ -3,7 +3,7 @@
 Purpose: an engine that needs no GPU, for the demo, the tests and live benchmarks, exact in its
 accounting (cached tokens, KV blocks, queue) and able to fail on command (`POST /simulate`).
 
-Reading order: `server` (sockets, life cycle), `engine` (dispatch and answers), `planner` (requests
+Reading order: `server` (sockets, life cycle), `engine` (dispatch and answers), `author` (requests
 to jobs), `streams` (tokens to a client), `rank` (what each has of its own behind one port),
 `driver` (the compute model on the loop's clock), `bodies` (what clients send), `answers` (what all
 answers share), `openai_chat`, `openai_completions`, `openai_responses` and `anthropic_messages`

@@ -1,7 +1,7 @@
 """One engine behind its sockets: takes requests, plans their jobs, answers them.
 
 A generating request's way: `handle` finds the route; `generate` reads the body, lets a fault
-answer, decodes (`bodies`), makes one job per choice (`planner`), queues them in the driver, and
+answer, decodes (`bodies`), makes one job per choice (`author`), queues them in the driver, and
 answers by `streams`. Its jobs are aborted on every way out: for a finished one that does nothing.
 """
 
@@ -19,12 +19,12 @@ from aiohttp import HttpVersion11, web
 from pointsman.engines.adapters.address import RANK_HEADER
 from pointsman.engines.compute_model import Job
 from pointsman.engines.simulated.answers import ApiError, Choice, Dialect, Reply
+from pointsman.engines.simulated.author import Author
 from pointsman.engines.simulated.bodies import Ask
 from pointsman.engines.simulated.driver import EngineDriver
 from pointsman.engines.simulated.faults import Faults, FaultsPatch
 from pointsman.engines.simulated.kv_events import EventPublisher
 from pointsman.engines.simulated.options import EngineOptions
-from pointsman.engines.simulated.planner import Planner
 from pointsman.engines.simulated.rank import Rank
 from pointsman.engines.simulated.streams import EventStream, StreamFaults, WholeAnswer
 from pointsman.wire.priority import ENGINES_HEADER, read_engines_priority
@@ -67,7 +67,7 @@ class SimulatedEngine:
             Rank(number, options, loras=self.loras, publisher=publisher)
             for number, publisher in zip_longest(range(options.data_parallel_size), publishers)
         ]
-        self._planner = Planner(
+        self._author = Author(
             model=options.model, loras=self.loras, profile=self.profile, seed=options.seed
         )
         self._routes: dict[tuple[str, str], Route] = {}
@@ -162,7 +162,7 @@ class SimulatedEngine:
         self.load += 1
         try:
             ask = decode(await self.admit(request), body_type).ask(self.options.model)
-            reply = self._planner.reply(
+            reply = self._author.reply(
                 ask,
                 reply_id=self.reply_id(request, id_prefix),
                 priority=_priority(request, ask.priority),
@@ -188,7 +188,7 @@ class SimulatedEngine:
         self, request: web.BaseRequest, prompts: list["array[int]"], model: str
     ) -> None:
         """Spend the time that these prompts take, for routes whose answer is no text."""
-        jobs = self._planner.pooling_jobs(prompts, model)
+        jobs = self._author.pooling_jobs(prompts, model)
         if not jobs:
             return
         await self._thaw()
@@ -201,7 +201,7 @@ class SimulatedEngine:
 
     def reply_id(self, request: web.BaseRequest, prefix: str) -> str:
         """vLLM's ids: the client's X-Request-Id, else a fresh one, behind a prefix."""
-        return prefix + (request.headers.get("X-Request-Id") or self._planner.fresh_id())
+        return prefix + (request.headers.get("X-Request-Id") or self._author.fresh_id())
 
     async def _thaw(self) -> None:
         if self.faults.hang:

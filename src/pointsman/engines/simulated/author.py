@@ -19,8 +19,8 @@ from pointsman.engines.simulated.tokenizer import plan_output
 _CHOICE_STRIDE = 7  # words between the beginnings of two choices' texts
 
 
-class Planner:
-    """Makes jobs and replies; knows the model's names and limits."""
+class Author:
+    """Writes replies, and the jobs for them; knows the model's names and limits."""
 
     def __init__(
         self, *, model: str, loras: Mapping[str, int], profile: Profile, seed: int

@@ -29,8 +29,8 @@ _UNAUTHORIZED: Final = HTTPStatus.UNAUTHORIZED
 log = logging.getLogger(__name__)
 
 
-class WarmUps:
-    """Those under way, at most one a node."""
+class Replays:
+    """Warm-ups under way, at most one a node."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class WarmUps:
 
 
 class _Replay:
-    """One request to one node: the `Attempt` that its connection talks to."""
+    """One request to one node: the `Caller` of its connection."""
 
     dial: Dial | None = None
     _upstream: UpstreamConnection | None = None
