@@ -27,7 +27,6 @@ def test_a_recorded_vllm_page() -> None:
         generation_tokens_total=19,
         preemptions_total=0,
         prefix_caching=True,
-        hash_algorithm="sha256",
         process_start_time_s=1795996561.99,
     )
 
@@ -114,19 +113,6 @@ def test_data_parallel_ranks_are_added_and_the_usage_is_averaged() -> None:
     assert (signals.kv_blocks_total, signals.block_size) == (200, 16)
 
 
-def test_the_latest_lora_sample_counts() -> None:
-    page = (
-        b'vllm:lora_requests_info{max_lora="4",running_lora_adapters="a",'
-        b'waiting_lora_adapters="b"} 1.79e+09\n'
-        b'vllm:lora_requests_info{max_lora="4",running_lora_adapters="a,b",'
-        b'waiting_lora_adapters=""} 1.80e+09\n'
-    )
-    signals = read_metrics(page)
-    assert signals.lora_running == ("a", "b")
-    assert signals.lora_waiting == ()
-    assert signals.lora_max == 4
-
-
 def test_missing_is_none_and_never_zero() -> None:
     for page in (b"", b"process_x 1\n", b"vllm:something_else 1\n", b"<html>not found</html>"):
         signals = read_metrics(page)
@@ -167,11 +153,6 @@ def test_lines(line: bytes, running: int | None, malformed: int) -> None:
 def test_a_label_is_not_found_in_another_ones_value() -> None:
     page = b'vllm:cache_config_info{a=",block_size=\\"1\\"",x_block_size="2",block_size="3"} 1\n'
     assert read_metrics(page).block_size == 3
-
-
-def test_escapes_in_a_label() -> None:
-    page = b'vllm:lora_requests_info{running_lora_adapters="a\\"b,c\\\\d,e\\nf"} 1\n'
-    assert read_metrics(page).lora_running == ('a"b', "c\\d", "e\nf")
 
 
 def test_a_page_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,10 +51,6 @@ class EngineSignals(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     generation_tokens_total: int | None = None
     preemptions_total: int | None = None
     prefix_caching: bool | None = None
-    hash_algorithm: str | None = None
-    lora_running: tuple[str, ...] | None = None
-    lora_waiting: tuple[str, ...] | None = None
-    lora_max: int | None = None
     process_start_time_s: float | None = None
     malformed: int = 0
 
@@ -106,7 +102,6 @@ _SIGNALS: Mapping[EngineKind, Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "generation": ("generation_tokens_total", "generation_tokens"),
             "preemptions": ("num_preemptions_total", "num_preemptions"),
             "config": ("cache_config_info",),
-            "lora": ("lora_requests_info",),
         },
         EngineKind.SGLANG: {
             "running": ("num_running_reqs",),
@@ -198,28 +193,20 @@ def _number(text: bytes) -> float | None:
 
 
 def _label(labels: bytes, key: str) -> str | None:
-    """One label's value. In a value a quote is escaped, so `,key="` begins only a label."""
+    """One label's value as it is written. In a value a quote is escaped, so `,key="` begins
+    only a label."""
     labels = b"," + labels
     mark = f',{key}="'.encode()
     start = labels.find(mark)
     found = _LABEL_VALUE.match(labels, start + len(mark)) if start >= 0 else None
-    if found is None:
-        return None
-    return _ESCAPE.sub(_unescape, found.group(1)).decode(errors="replace")
+    return None if found is None else found.group(1).decode(errors="replace")
 
 
 _LABEL_VALUE = re.compile(rb'((?:[^"\\]|\\.)*)"')
-_ESCAPE = re.compile(rb"\\(.)")
-
-
-def _unescape(found: re.Match[bytes]) -> bytes:
-    escaped: bytes = found.group(1)
-    return b"\n" if escaped == b"n" else escaped
 
 
 def _read_vllm(samples: _Samples, start_time_s: float | None) -> EngineSignals:
     configs = samples.labels("config")
-    lora = _latest_lora(samples)
     return EngineSignals(
         kind=EngineKind.VLLM,
         running=samples.total("running"),
@@ -233,10 +220,6 @@ def _read_vllm(samples: _Samples, start_time_s: float | None) -> EngineSignals:
         generation_tokens_total=samples.total("generation"),
         preemptions_total=samples.total("preemptions"),
         prefix_caching=_BOOLEANS.get(_first(configs, "enable_prefix_caching") or ""),
-        hash_algorithm=_first(configs, "prefix_caching_hash_algo"),
-        lora_running=_names(lora, "running_lora_adapters"),
-        lora_waiting=_names(lora, "waiting_lora_adapters"),
-        lora_max=_first_int([lora], "max_lora") if lora else None,
         process_start_time_s=start_time_s,
         malformed=samples.malformed,
     )
@@ -293,17 +276,6 @@ _READERS: Mapping[EngineKind, Callable[[_Samples, float | None], EngineSignals]]
 )
 
 _BOOLEANS: Mapping[str, bool] = MappingProxyType({"True": True, "False": False})
-
-
-def _latest_lora(samples: _Samples) -> bytes | None:
-    # vLLM leaves a sample for every set of adapters it ever ran; its value is the time.
-    infos = samples.of("lora")
-    return max(infos, key=lambda sample: sample[1])[0] if infos else None
-
-
-def _names(labels: bytes | None, key: str) -> tuple[str, ...] | None:
-    names = None if labels is None else _label(labels, key)
-    return None if names is None else tuple(name for name in names.split(",") if name)
 
 
 def _first(infos: Iterable[bytes], key: str) -> str | None:
