@@ -29,6 +29,7 @@ def test_help_lists_every_command_and_each_has_its_own() -> None:
         "engine",
         "explain",
         "replay",
+        "plan",
         "bench",
         "compare",
         "check",

@@ -32,6 +32,9 @@ _COMMANDS: Mapping[str, _Lazy] = MappingProxyType(
         "replay": _Lazy(
             "pointsman.cli.replay:replay", "Compare policies on a trace, on virtual time."
         ),
+        "plan": _Lazy(
+            "pointsman.cli.plan:plan", "Lay a model out over servers that are too small for it."
+        ),
         "bench": _Lazy("pointsman.cli.bench:bench", "Load a server and measure what clients see."),
         "compare": _Lazy("pointsman.cli.bench:compare", "Compare runs that `bench` wrote."),
         "check": _Lazy("pointsman.cli.check:check", "Check a configuration file."),

@@ -12,6 +12,8 @@ The mathematics is that of Sun, He and Hou, "Serving Chain-structured Jobs with 
 Footprints with Application to Large Foundation Model Serving" (arXiv 2604.14993), called "the
 paper" here. What it calls a block is a layer here, since a block is a piece of a prompt elsewhere.
 
+`pointsman plan` is its command.
+
 Reading order: plan (the way in: the best layout for a rate, how many replicas) · placement (layers
 to servers) · allocation (chains and their job slots) · bounds (the mean response time, from below
 and above) · queueing (the same, simulated, under several dispatch rules) · model (the nouns).

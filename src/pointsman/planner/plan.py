@@ -7,7 +7,7 @@ layers and chains are short and fast, but hold few jobs. Many: the other way rou
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from itertools import accumulate
-from math import floor
+from math import floor, inf
 
 import msgspec
 from msgspec.structs import replace
@@ -99,6 +99,8 @@ def replicas_for(
     By the upper bound they do for certain; by the lower one they may. The count suffices and one
     less does not. None: not even `replicas_max` suffice. Chains may cross from copy to copy.
     """
+    if response_s < _fastest_s(replica, service):
+        return None  # without the seconds that planning many copies takes
     too_few, enough = 0, 1
     while not _suffice(copies(replica, enough), service, rate_per_s, response_s, goal):
         if enough == replicas_max:
@@ -155,6 +157,12 @@ def _jobs_reserved_tried(servers: Sequence[Server], service: Service) -> list[in
         for layers in range(1, service.layers + 1)
     }
     return sorted(jobs for jobs in found if jobs >= 1)
+
+
+def _fastest_s(servers: Sequence[Server], service: Service) -> float:
+    """No chain of copies of these is faster: one server, without regard to its memory."""
+    layer_s = min((server.layer_s for server in servers), default=inf)
+    return service.layers * layer_s + min((server.job_s for server in servers), default=inf)
 
 
 def _of(goal: Goal, bounds: Bounds) -> float:

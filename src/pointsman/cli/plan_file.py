@@ -1,0 +1,163 @@
+"""A file for the planner: a model, servers and a demand, in YAML; read strictly.
+
+Times and cache sizes are given as measured, or follow from data sheets (`layer_time_s`) and the
+demand's tokens. What is missing for that, or given twice, is found here.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from pointsman.cli.config import Name
+from pointsman.cli.yaml_reader import Document, Position, Problem, Rejected, read
+from pointsman.planner.model import Server, Service, layer_time_s
+from pointsman.planner.plan import copies
+
+SERVERS_MAX = 256
+"""In one plan: it takes seconds with so many."""
+
+KB_PER_GB = 1e6
+
+Above0 = Annotated[float, Meta(gt=0, le=1e9)]
+
+
+class _Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    layers: Annotated[int, Meta(ge=1, le=1_000)]
+    layer_gb: Above0
+    cache_gb: Above0 | None = None
+    cache_kb_per_token: Above0 | None = None
+    gflop_per_token: Above0 | None = None
+
+
+class _Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: Name
+    count: Annotated[int, Meta(ge=1, le=SERVERS_MAX)] = 1
+    memory_gb: Above0
+    job_s: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    layer_s: Above0 | None = None
+    tflops: Above0 | None = None
+    bandwidth_gb_per_s: Above0 | None = None
+
+
+class _Demand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    rate_per_s: Above0
+    input_tokens: Above0 | None = None
+    output_tokens: Above0 | None = None
+    response_s: Above0 | None = None
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    model: _Model
+    servers: tuple[_Server, ...]
+    demand: _Demand
+
+
+class Commission(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be planned. `response_s` is a mean to be kept, None if none is asked for."""
+
+    servers: tuple[Server, ...]
+    service: Service
+    rate_per_s: float
+    response_s: float | None
+
+
+def load_plan(path: Path, environment: Mapping[str, str]) -> Commission:
+    """What a file commissions. Raises Rejected."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise Rejected([Problem(1, 1, f"cannot be read: {error.strerror}")]) from None
+    except UnicodeDecodeError as error:
+        raise Rejected([Problem(1, 1, f"is not UTF-8: {error.reason}")]) from None
+    file, document = read(text, _File, environment)
+    if found := [_placed(document, *problem) for problem in _inconsistencies(file)]:
+        raise Rejected(found)
+    return Commission(
+        servers=tuple(server for entry in file.servers for server in _servers(entry, file)),
+        service=Service(
+            layers=file.model.layers, layer_gb=file.model.layer_gb, cache_gb=_cache_gb(file)
+        ),
+        rate_per_s=file.demand.rate_per_s,
+        response_s=file.demand.response_s,
+    )
+
+
+_Path = tuple[str | int, ...]
+
+
+def _placed(document: Document, path: _Path, message: str) -> Problem:
+    while path and path not in document.positions:
+        path = path[:-1]
+    return Problem(*document.positions.get(path, Position(1, 1)), message)
+
+
+def _inconsistencies(file: _File) -> Iterator[tuple[_Path, str]]:
+    """What no field shows alone, and where it stands."""
+    model, demand = file.model, file.demand
+    has_tokens = demand.input_tokens is not None and demand.output_tokens is not None
+    if (model.cache_gb is None) is (model.cache_kb_per_token is None):
+        yield ("model",), "model: give cache_gb or cache_kb_per_token, one of them"
+    elif model.cache_gb is None and not has_tokens:
+        text = "model.cache_kb_per_token needs demand.input_tokens and demand.output_tokens"
+        yield ("model", "cache_kb_per_token"), text
+    count = sum(entry.count for entry in file.servers)
+    if not 0 < count <= SERVERS_MAX:
+        yield ("servers",), f"servers: {count} of them; 1 to {SERVERS_MAX} can be planned"
+    seen: set[str] = set()
+    for index, entry in enumerate(file.servers):
+        where = f"servers[{index}]"
+        if entry.name in seen:
+            yield ("servers", index, "name"), f"{where}.name: '{entry.name}' is given twice"
+        seen.add(entry.name)
+        sheet = (entry.tflops, entry.bandwidth_gb_per_s)
+        if entry.layer_s is not None and sheet != (None, None):
+            text = f"{where}: layer_s is there, so tflops and bandwidth_gb_per_s say nothing"
+            yield ("servers", index), f"{text}; leave out the one or the others"
+        elif entry.layer_s is None and None in sheet:
+            text = f"{where}: give layer_s, or tflops and bandwidth_gb_per_s to reckon it by"
+            yield ("servers", index), text
+        elif entry.layer_s is None and (model.gflop_per_token is None or not has_tokens):
+            needed = "model.gflop_per_token, demand.input_tokens and demand.output_tokens"
+            yield ("servers", index), f"{where}: tflops need {needed}; or give layer_s"
+
+
+def _servers(entry: _Server, file: _File) -> list[Server]:
+    server = Server(
+        name=entry.name,
+        memory_gb=entry.memory_gb,
+        job_s=entry.job_s,
+        layer_s=_layer_s(entry, file),
+    )
+    return [server] if entry.count == 1 else copies([server], entry.count)
+
+
+def _layer_s(entry: _Server, file: _File) -> float:
+    if entry.layer_s is not None:
+        return entry.layer_s
+    model, demand = file.model, file.demand
+    assert entry.tflops is not None, "checked before"
+    assert entry.bandwidth_gb_per_s is not None, "checked before"
+    assert model.gflop_per_token is not None, "checked before"
+    assert demand.input_tokens is not None, "checked before"
+    assert demand.output_tokens is not None, "checked before"
+    return layer_time_s(
+        input_tokens=demand.input_tokens,
+        output_tokens=demand.output_tokens,
+        layer_gflop_per_token=model.gflop_per_token,
+        layer_gb=model.layer_gb,
+        tflops=entry.tflops,
+        bandwidth_gb_per_s=entry.bandwidth_gb_per_s,
+    )
+
+
+def _cache_gb(file: _File) -> float:
+    model, demand = file.model, file.demand
+    if model.cache_gb is not None:
+        return model.cache_gb
+    assert model.cache_kb_per_token is not None, "checked before"
+    assert demand.input_tokens is not None, "checked before"
+    assert demand.output_tokens is not None, "checked before"
+    return model.cache_kb_per_token * (demand.input_tokens + demand.output_tokens) / KB_PER_GB
