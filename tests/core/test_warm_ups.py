@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from pointsman.core.decision import Exclusion, Ineligible
 from pointsman.core.errors import FailureKind
 from pointsman.core.events import (
     CacheChanged,
@@ -19,7 +20,7 @@ from pointsman.core.events import (
     RulesChanged,
     WarmUp,
 )
-from pointsman.core.ids import ModelName, NodeId
+from pointsman.core.ids import ModelName, NodeId, NodeName
 from pointsman.core.limits import PASSIVE_FAILURES_MAX, PROBE_FAILURES_MAX, Rules, WarmUpRules
 from pointsman.core.options import SchedulerOptions
 from tests.support.driver import MODEL, Driver, request
@@ -61,13 +62,20 @@ def test_a_newcomer_is_asked_for_what_is_hot_and_gets_nothing_meanwhile() -> Non
     driver = busy("a", "b")
     (warm_up,) = join(driver)
     assert (warm_up.name, warm_up.url, warm_up.within_s) == ("new", "http://new", 5.0)
-    (hot,) = driver.scheduler.hot_prefixes(2, 0.0)
-    assert [f"{block:016x}" for block in warm_up.blocks] == [hot.block]
+    assert list(warm_up.blocks) == [hot.block for hot in driver.scheduler.hottest(2, 0.0)]
     assert placed_on(driver) == {"a", "b"}
     warmed(driver, warm_up.node_id, f"{PREFIX}5")
     assert placed_on(driver) == {"a", "b"}
     warmed(driver, warm_up.node_id, None)
     assert "new" in placed_on(driver)
+
+
+def test_a_decision_says_why_a_node_that_warms_up_is_left_out() -> None:
+    driver = busy("a", "b")
+    assert join(driver)
+    (placed,) = driver.arrive("x", f"{PREFIX}?")
+    assert isinstance(placed, Placed)
+    assert placed.decision.excluded == (Exclusion(NodeName("new"), Ineligible.WITHHELD),)
 
 
 def test_what_it_computed_is_credited() -> None:

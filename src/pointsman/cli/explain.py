@@ -168,9 +168,9 @@ _INELIGIBLE: Mapping[Ineligible, str] = MappingProxyType(
         Ineligible.OPEN: "has failed, and is left alone for a while",
         Ineligible.SHARE: "is suspected, on trial or warming up, and has its share for now",
         Ineligible.DRAINING: "is draining",
+        Ineligible.WITHHELD: "is warming up: it computes hot prefixes before it gets requests",
         Ineligible.TRIED: "has failed this request already",
         Ineligible.CONCURRENCY: "has as many requests as it may",
-        Ineligible.KV_BLOCKS: "has too few free KV blocks",
     }
 )
 

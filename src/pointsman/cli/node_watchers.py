@@ -40,8 +40,8 @@ def hot_samples(service: SchedulerService) -> Samples:
     """Samples of what that scheduler finds hot, in the ways in which its nodes cut prompts."""
 
     def hottest(count: int) -> list[BlockHash]:
-        prefixes = service.scheduler.hot_prefixes(count, service.now_s())
-        return [BlockHash(int(prefix.block, 16)) for prefix in prefixes]
+        prefixes = service.scheduler.hottest(count, service.now_s())
+        return [prefix.block for prefix in prefixes]
 
     def schemes() -> list[Scheme]:
         nodes = service.scheduler.nodes(service.now_s())

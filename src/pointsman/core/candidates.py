@@ -100,6 +100,8 @@ def _unavailable(node: Node, tried: Sequence[NodeId]) -> Ineligible | None:
         return Ineligible.OPEN
     if node.draining:
         return Ineligible.DRAINING
+    if node.withheld:
+        return Ineligible.WITHHELD
     if node.id in tried:
         return Ineligible.TRIED
     if node.inflight >= node.concurrency_max:

@@ -32,14 +32,16 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     interrupted_s     what later prefills are expected to take from that
     stall_s           what its prefill takes from the requests that decode there and the next
     slowdown_s        what its decoding takes from them
+    running_s         what is left to decode of the requests there
     uncached_s        what `work_s` would be if nothing were cached
     kv_blocks, fits   the lease it needs, and whether there is room for it
     block_tokens      tokens in a block of the node's
     kv_share          of the node's KV blocks that are leased; 0 where its capacity is unknown
     concurrency_max   requests that may be in flight there
     waiting           requests there whose prefill is not over
-    failures          requests in a row that could not reach it
-    slo_share         of the requests with a bound on their first token, that met it of late
+    failures          requests in a row that came to nothing there
+    slo_share         of the requests with a bound on their first token, those that met it of late
+    calibrated        whether the node's speeds are learned; they are assumed until then
     placed_order      when the node was last chosen: among equals the lowest is next
     shared_s          of work_s, what is an investment in later requests (`hot_prefixes`)
     score             the policy's, lower is better; in seconds for the cost policies
@@ -97,9 +99,9 @@ class Ineligible(StrEnum):
     OPEN = "open"  # it failed, and is left alone for a while
     SHARE = "share"  # it is suspected, on trial or warming up, and has its share for now
     DRAINING = "draining"
+    WITHHELD = "withheld"  # it computes hot prefixes before it gets work
     TRIED = "tried"  # this request already failed there
     CONCURRENCY = "concurrency"
-    KV_BLOCKS = "kv_blocks"
 
 
 class Prospect(msgspec.Struct, frozen=True, gc=False):

@@ -13,6 +13,7 @@ from pointsman.core.cluster import Cluster
 from pointsman.core.events import ModelCard
 from pointsman.core.footprint import Footprints
 from pointsman.core.homes import Homes, Keeper
+from pointsman.core.hot_prefixes import HotPrefix
 from pointsman.core.ids import NodeId
 from pointsman.core.judge import Judge
 from pointsman.core.ledger import Ledger
@@ -99,6 +100,10 @@ class State:
     def nodes(self, now_s: float) -> list[views.NodeView]:
         self.catch_up()
         return views.node_views(self._cluster.nodes, self._ledger, self._residency, now_s)
+
+    def hottest(self, count: int, now_s: float) -> list[HotPrefix]:
+        """The `count` prefixes that most is asked of, the hottest first."""
+        return self._residency.hot.hottest(count, now_s)
 
     def hot_prefixes(self, count: int, now_s: float) -> list[views.HotPrefixView]:
         return views.hot_prefix_views(self._cluster.nodes, self._residency, count, now_s)

@@ -128,7 +128,7 @@ def hot_prefix_views(
     """The `count` hottest, the hottest first."""
     return [
         HotPrefixView(
-            block=f"{prefix.block & _HASH_MASK:016x}",
+            block=f"{prefix.block:016x}",
             model=prefix.model,
             tokens=prefix.tokens,
             share=prefix.share,
@@ -139,9 +139,6 @@ def hot_prefix_views(
         for prefix in residency.hot.hottest(count, now_s)
         for mask in (residency.holders(prefix.block),)
     ]
-
-
-_HASH_MASK = (1 << 64) - 1
 
 
 class AdmissionView(msgspec.Struct, frozen=True, kw_only=True):
