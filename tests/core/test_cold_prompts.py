@@ -34,7 +34,7 @@ def test_cold_prompts_at_once_are_shared_out_whatever_the_caches_hold(
         driver.serve(f"warm-{number}", cold_prompt(1_000 + number))
     driver.ready("a", kv_blocks=100_000)
     if calibrated:
-        for node in driver.scheduler._cluster.nodes:
+        for node in driver.nodes:
             teach(node.calibration)
     counts = Counter(place(driver, f"r-{n}", cold_prompt(n)) for n in range(64))
     assert all(12 <= counts[name] <= 20 for name in "abcd"), counts

@@ -13,7 +13,7 @@ def driver_with_node(*, learned: bool = True) -> Driver:
     driver = Driver()
     driver.ready("a")
     if learned:
-        (node,) = driver.scheduler._cluster.nodes
+        (node,) = driver.nodes
         teach(node.calibration)
     return driver
 
@@ -58,7 +58,7 @@ def test_a_whole_answer_scales_both_by_what_the_sum_was_off(factor: float) -> No
 
 def test_the_prefills_of_others_are_not_taken_for_decoding() -> None:
     driver = driver_with_node()
-    (node,) = driver.scheduler._cluster.nodes
+    (node,) = driver.nodes
     before = node.speeds.step_s
     for n in range(30):
         driver.arrive(f"r{n}", TEXT, max_output_tokens=100)
@@ -95,7 +95,7 @@ def test_what_did_not_finish_or_says_nothing_teaches_nothing(
 
 def test_a_busy_node_is_learned_from_by_samples() -> None:
     driver = driver_with_node()
-    (node,) = driver.scheduler._cluster.nodes
+    (node,) = driver.nodes
     assert node.learns(10.0)
     assert not node.learns(10.0 + LEARN_INTERVAL_S / 2)
     assert node.learns(10.0 + LEARN_INTERVAL_S)

@@ -1,19 +1,17 @@
 """One node's health: the table, and what a condition makes of what is reported."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.core.condition import Condition
 from pointsman.core.errors import FailureKind
-from pointsman.core.health import SERVING, TRANSITIONS, Cause, Health, Step, Turn, diagram
+from pointsman.core.health import SERVING, TRANSITIONS, Cause, Health, Step, Turn
 from pointsman.core.health_limits import SLOW_SAMPLES
 from pointsman.core.ids import RequestId
 from pointsman.core.limits import PRIORITY_LOW, PRIORITY_NORMAL, HealthRules
+from tests.support.state_diagram import expect_drawn
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "health.md"
 RULES = HealthRules()
 
 
@@ -59,7 +57,7 @@ def broken(rules: HealthRules = RULES) -> Patient:
 
 
 def test_the_document_shows_the_table() -> None:
-    assert f"```mermaid\n{diagram()}```" in DOCUMENT.read_text()
+    expect_drawn("health.md", TRANSITIONS, Health.JOINING, Health.GONE)
 
 
 def test_every_state_can_be_reached_and_only_the_last_has_no_way_on() -> None:

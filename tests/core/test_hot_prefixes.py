@@ -120,7 +120,7 @@ PREFIX = "You are a helpful assistant. " * 600  # about 4,000 tokens
 def learned(*names: str) -> Driver:
     driver = Driver()
     driver.ready(*names)
-    for node in driver.scheduler._cluster.nodes:
+    for node in driver.nodes:
         teach(node.calibration)
     return driver
 

@@ -44,7 +44,7 @@ class Ward(Driver):
         self.turns: list[Turned] = []
         self._ids: Iterator[int] = iter(range(10_000))
         self.ready(*names)
-        for node in self.scheduler._cluster.nodes:
+        for node in self.nodes:
             teach(node.calibration)
 
     def step(self, event: Event) -> list[Effect]:
@@ -312,7 +312,7 @@ def test_a_node_is_suspected_as_slow_while_it_is_nearly_that_slow(
 ) -> None:
     """Three times as slow brings it there; a little slower is a matter of price."""
     ward = ward_of_a_slow_node("a", "b", "c")
-    pace = next(n for n in ward.scheduler._cluster.nodes if n.name == "a").calibration
+    pace = next(n for n in ward.nodes if n.name == "a").calibration
     for deviation in (pace._prefill, pace._decode):
         deviation.become(log(factor))
     ward.advance(2 * SUSPECT_S)

@@ -175,7 +175,7 @@ def test_streams_break_off_only_where_configured() -> None:
 def test_whoever_would_miss_its_first_token_is_let_past() -> None:
     driver = Driver()
     driver.ready("a")
-    teach(driver.scheduler._cluster.nodes.__iter__().__next__().calibration)
+    teach(driver.nodes.__iter__().__next__().calibration)
     for i in range(12):
         driver.arrive(f"low{i}", f"{i} " * 20_000, priority=LOW)
     patient = driver.arrive("patient", priority=HIGH, slo_ttft_s=1_000.0)

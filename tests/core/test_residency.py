@@ -123,7 +123,7 @@ def test_trust_in_events_leaves_the_bound_of_texts_as_it_was_learned() -> None:
     """Events name tokens. A bound from the prior ratio would evict texts of a denser one."""
     driver = Driver()
     driver.ready("a", kv_blocks=64)
-    (node,) = driver.scheduler._cluster.nodes
+    (node,) = driver.nodes
     residency = driver.scheduler._residency
     residency.describe(node, 8.0)
     residency.credit(node, request("r", "x" * 8_192).prompt)

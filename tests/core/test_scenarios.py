@@ -102,7 +102,7 @@ class Play:
         return self.told(self.driver.step(PolicyChosen(name)))
 
     def do_learned(self) -> list[str]:
-        for node in self.driver.scheduler._cluster.nodes:
+        for node in self.driver.nodes:
             teach(node.calibration)
         return []
 

@@ -37,7 +37,7 @@ def refused(driver: Driver, request_id: str, **fields: object) -> Refused:
 
 
 def learned(driver: Driver) -> None:
-    for node in driver.scheduler._cluster.nodes:
+    for node in driver.nodes:
         teach(node.calibration)
 
 

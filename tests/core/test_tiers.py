@@ -24,7 +24,7 @@ def ready(*names: str) -> Driver:
     driver.ready(*names)
     for name in names:
         driver.step(IndexTrusted(driver.ids[name], IndexTrust.EXACT))
-    for node in driver.scheduler._cluster.nodes:
+    for node in driver.nodes:
         teach(node.calibration)
     return driver
 
@@ -108,7 +108,7 @@ def test_restoring_costs_a_share_of_computing(medium: str, share: float) -> None
     driver = ready("a", "b")
     tell(driver, stored(ALL, medium="GPU"), stored(ALL, medium=medium), removed(ALL, medium="GPU"))
     here, there = found(driver, "a"), found(driver, "b")
-    [node, _] = driver.scheduler._cluster.nodes
+    [node, _] = driver.nodes
     restoring_s = 512 * share * node.speeds.prefill_s_per_token
     assert here.work_s == pytest.approx(
         node.speeds.prefill_s_per_token

@@ -1,5 +1,7 @@
 """Drives a `Scheduler` in tests: a clock that is set by hand, requests and nodes in a line."""
 
+from collections.abc import Collection
+
 import msgspec
 
 from pointsman.core.admission_rules import AdmissionRules
@@ -28,6 +30,7 @@ from pointsman.core.events import (
     Turned,
 )
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
+from pointsman.core.node import Node
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.request import Outcome, Request
 from pointsman.core.scheduler import Scheduler
@@ -55,6 +58,11 @@ class Driver:
         self.now_s = 0.0
         self.ids: dict[str, NodeId] = {}
         self._steps = 0
+
+    @property
+    def nodes(self) -> Collection[Node]:
+        """The scheduler's own nodes, for tests that teach them speeds."""
+        return self.scheduler._cluster.nodes
 
     def step(self, event: Event) -> list[Effect]:
         effects = self.scheduler.step(event, self.now_s)

@@ -51,7 +51,7 @@ Reading order, top-down; a file imports only from files below it:
     limits         every bound, with its reason
     health_limits  those that health is judged by
     admission_rules  what admission goes by
-    faded          counts of late, which fade
+    faded          counts that fade with time
     ids            names and numbers that must not be mixed up
 
 No async, socket, file, clock, log, environment or global random: time comes in as float

@@ -3,11 +3,11 @@ know of is given back, which is its compensation.
 
 A gateway tells when its requests begin and end. If it dies, or its word is lost, or an engine
 has long finished for a client that reads slowly, what was reserved stands for nothing and others
-wait for it. An engine that counts fewer requests than are booked there, in `REPORTS` reports in
-a row, shows so many to be missing: the oldest that are overdue. No request is overdue before
-`RESERVATION_FACTOR` times what was foreseen for it, so a prompt that waits behind a long one is
-let wait. Requests of others hide as many of ours that are missing; and an engine may report
-nothing. Then a time that no request takes is the bound.
+wait for it. If an engine counts fewer requests than are booked there in `REPORTS` reports in a
+row, that many are missing, and they are taken to be the oldest that are overdue. No request is
+overdue before `RESERVATION_FACTOR` times what was foreseen for it, so a prompt may wait behind a
+long one. Requests of other clients of the engine can hide missing ones of ours, and an engine may
+report nothing at all: then the bound is a time that no request takes.
 
 A first token that comes after that books its request again; an end finds nothing to give back.
 """
@@ -43,7 +43,7 @@ class Audit:
         self._reservation_s = rules.reservation_s
 
     def reported(self, node: Node, signals: NodeSignals, now_s: float) -> list[Compensated]:
-        """The engine has told what it runs: compensate who it has not known of for a while."""
+        """The engine has told what it runs: compensate what it has not known of for a while."""
         short = _shortfall(node, signals)
         if not short:
             self._short.pop(node.id, None)
@@ -63,7 +63,7 @@ class Audit:
                 yield flight
 
     def _is_overdue(self, flight: Flight, now_s: float) -> bool:
-        """Whether the present stage of it lasts much longer than was foreseen."""
+        """Whether its present stage lasts much longer than was foreseen."""
         since_s, predicted = flight.started_s, flight.predicted
         foreseen_s = predicted.decode_s + predicted.interrupted_s
         if since_s is None:

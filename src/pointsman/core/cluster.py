@@ -1,4 +1,4 @@
-"""All nodes, by incarnation and by name, and which of them serve a model."""
+"""All nodes of the cluster; their names, models and speeds, and what changes of their health."""
 
 from collections.abc import Collection
 
@@ -6,10 +6,7 @@ from pointsman.core.calibration import Calibration
 from pointsman.core.events import ModelCard, NodeSpec, Turned
 from pointsman.core.health import SERVING, Cause, Health, Turn
 from pointsman.core.ids import ModelName, NodeId, NodeName, Slot
-from pointsman.core.limits import (
-    NODES_MAX,
-    HealthRules,
-)
+from pointsman.core.limits import NODES_MAX, HealthRules
 from pointsman.core.node import CONTEXT_TOKENS_UNKNOWN, Node
 
 _RULES = HealthRules()

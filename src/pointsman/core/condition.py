@@ -290,8 +290,8 @@ class Condition:
     def _return(
         self, now_s: float, cause: Cause, *, warms: bool | None = None, is_new: bool = False
     ) -> None:
-        """Back into service: slowly if it `warms`; None goes on where it was, or begins if it
-        had been out."""
+        """Back into service, slowly if it `warms`. None: it goes on warming up where it was, and
+        begins with it if it had been out."""
         if warms is None:
             warms = self.state is Health.HALF_OPEN or not self._warming.over
         self._clear_failures()

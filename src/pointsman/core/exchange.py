@@ -276,14 +276,3 @@ _OVERDUE: Mapping[State, Reason] = MappingProxyType(
 
 def _between(start_s: float | None, end_s: float | None) -> float | None:
     return None if start_s is None or end_s is None else end_s - start_s
-
-
-def diagram() -> str:
-    """The table as a Mermaid state diagram, one line a pair of states."""
-    lines = ["stateDiagram-v2", f"    [*] --> {State.RECEIVED}"]
-    for state, steps in TRANSITIONS.items():
-        for following in dict.fromkeys(steps.values()):
-            names = ", ".join(step for step, target in steps.items() if target is following)
-            lines.append(f"    {state} --> {following}: {names}")
-    lines.append(f"    {State.SETTLED} --> [*]")
-    return "\n".join(lines) + "\n"

@@ -1,8 +1,8 @@
-"""Counts of late: what came some time ago counts for less, by exp(-age / memory).
+"""Counts that fade: what came some time ago counts for less, by exp(-age / memory).
 
 In a steady stream of r a second such a count settles at r · memory, so that a count over its
-memory is a rate. Who thinks in half-lives takes `memory_s` of them. The memory is given with
-each call, not kept: it is its owner's constant, or a rule that may change.
+memory is a rate. `memory_s` turns a half-life into a memory. The memory is given with each call
+and not kept: it is its owner's constant, or a rule that may change.
 """
 
 from math import exp
@@ -31,10 +31,10 @@ class Faded:
 
 
 def left(age_s: float, memory_s: float) -> float:
-    """The share that is left of what is so old."""
+    """The share that is left of what came `age_s` ago."""
     return exp(-age_s / memory_s)
 
 
 def memory_s(half_life_s: float) -> float:
-    """The memory in which half is forgotten after so long."""
+    """The memory of which half is left after `half_life_s`."""
     return half_life_s / _LN_2

@@ -18,7 +18,7 @@ class Health(StrEnum):
     JOINING = "joining"  # none: it has not described itself yet
     WARMING = "warming"  # a growing share: it is new, or has returned
     READY = "ready"  # all
-    SUSPECT = "suspect"  # a lowered share: something speaks against it; none if nothing comes
+    SUSPECT = "suspect"  # a lowered share: something speaks against it; none while nothing comes
     OPEN = "open"  # none: the circuit to it is broken for a while
     HALF_OPEN = "half_open"  # one request at a time, of low priority first, which decides
     GONE = "gone"  # none any more
@@ -111,14 +111,3 @@ class Turn(msgspec.Struct, frozen=True):
     after: Health
     cause: Cause
     detail: str
-
-
-def diagram() -> str:
-    """The table as a Mermaid state diagram, one line a pair of states."""
-    lines = ["stateDiagram-v2", f"    [*] --> {Health.JOINING}"]
-    for state, steps in TRANSITIONS.items():
-        for following in dict.fromkeys(steps.values()):
-            names = ", ".join(step for step, target in steps.items() if target is following)
-            lines.append(f"    {state} --> {following}: {names}")
-    lines.append(f"    {Health.GONE} --> [*]")
-    return "\n".join(lines) + "\n"

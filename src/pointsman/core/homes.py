@@ -1,8 +1,8 @@
-"""Which node made a response: a turn that goes on from it has to go there, and who asks for it.
+"""Which node made a response, and for whom: a turn that goes on from it has to go there.
 
-Engines keep the responses of the Responses API in their own memory, so every other one answers
-404 to a `previous_response_id`. A response ends with the incarnation that made it; then any node
-may say that it is gone.
+Engines keep the responses of the Responses API in their own memory, so any other engine answers
+404 to a `previous_response_id`. A response is gone with the incarnation that made it; after that
+any node may say so.
 """
 
 from collections import OrderedDict

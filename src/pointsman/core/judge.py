@@ -157,8 +157,9 @@ class Judge:
                 self._suspect(node, _DECODES, now_s)
 
     def _suspect(self, node: Node, of: Callable[[Condition], Pacing], now_s: float) -> None:
-        """Its last one took long. What was placed before it last turned is not among them: that
-        says nothing of how it is now."""
+        """Its last answer was slow: suspect the node if its typical one is, too, beside its peers'.
+        Answers to what was placed before its last turn are not among them: they say nothing of how
+        it is now."""
         condition = node.condition
         if condition.state is Health.SUSPECT and condition.cause is Cause.SLOW:
             condition.suspect(Cause.SLOW, condition.detail, now_s, weight=condition.weight)

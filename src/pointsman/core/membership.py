@@ -5,7 +5,7 @@ says whether held requests may find room that was not there before.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -50,20 +50,11 @@ NodeEvent = (
     | NodeChanged
     | CacheChanged
     | CacheTold
+    | IndexTrusted
 )
-NODE_EVENTS = (
-    NodeLeft,
-    NodeDescribed,
-    NodeReported,
-    NodeProbed,
-    NodeJudged,
-    NodeDraining,
-    NodeChanged,
-    NodeWarmed,
-    CacheChanged,
-    CacheTold,
-    IndexTrusted,
-)
+"""An event about a known incarnation."""
+
+NODE_EVENTS: tuple[type, ...] = get_args(NodeEvent)
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -111,7 +102,7 @@ class Membership:
             IndexTrusted: self._trusted,
         }
 
-    def apply(self, event: NodeEvent | IndexTrusted, now_s: float) -> Change:
+    def apply(self, event: NodeEvent, now_s: float) -> Change:
         """One event about a known incarnation."""
         node = self._cluster.get(event.node_id)
         if node is None:

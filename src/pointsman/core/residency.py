@@ -172,7 +172,7 @@ class Residency:
         self._bound_tokens(node)
 
     def _bound_tokens(self, node: Node) -> None:
-        """An exact node tells itself what it drops."""
+        """A node whose events are exact says itself what it drops."""
         exact = node.trust is IndexTrust.EXACT
         self._tokens.set_capacity(node.slot, None if exact else node.facts.kv_blocks)
 
@@ -312,7 +312,8 @@ _ENGINE_BLOCKS_DEFAULT: Final = 1 << 19
 
 
 def _blocks_max(node: Node) -> int:
-    """An engine may tell of a block before it tells what it was stored over."""
+    """Twice its capacity: an engine may tell of a new block before it tells which one that
+    replaced."""
     return 2 * (node.facts.kv_blocks or _ENGINE_BLOCKS_DEFAULT)
 
 

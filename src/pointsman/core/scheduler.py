@@ -41,10 +41,10 @@ from pointsman.core.policies.marginal_cost import MarginalCost
 from pointsman.core.recalls import gives_way
 from pointsman.core.request import Outcome, Request
 from pointsman.core.row import Row
-from pointsman.core.state import State
+from pointsman.core.state import SchedulerState
 
 
-class Scheduler(State):
+class Scheduler(SchedulerState):
     """Owns all state of the cluster. Not for two threads; never re-entered from an effect."""
 
     def __init__(self, options: SchedulerOptions | None = None) -> None:
@@ -108,9 +108,8 @@ class Scheduler(State):
         if word is not None:
             return self._router.without_look(demand, word)
         route = self._route(attempt, demand, now_s)
-        return (
-            route if (hold := admission.behind_others(request, route)) is None else route.but(hold)
-        )
+        hold = admission.behind_others(request, route)
+        return route if hold is None else route.but(hold)
 
     def _place(self, attempt: Attempt, route: Route, now_s: float) -> Effect:
         """Make the route true: book it on its node, hold it, or refuse it."""
@@ -181,8 +180,8 @@ class Scheduler(State):
         return [again, *self._recalls.rescue(now_s), *self._retry_held(now_s)]
 
     def _queue_again(self, attempt: Attempt, now_s: float) -> list[Effect]:
-        """Who was recalled waits among the others, who may be more urgent. Where that is one too
-        many, the least urgent is refused once somebody has had the room that was given up."""
+        """A recalled request waits among the others, some of which may be more urgent. Where that
+        makes one too many, the least urgent is refused once the room that was given up is taken."""
         self.stats.recalled += 1
         route = self._unseen(attempt.request, Hold("recalled"))
         held = self._place(attempt, route, now_s)
@@ -191,11 +190,10 @@ class Scheduler(State):
     def _place_again(self, flight: Flight, kind: FailureKind, now_s: float) -> Effect:
         attempt, reason = flight.next_attempt(), FAILURE_REASONS[kind]
         route = self._route(attempt, self._router.demand(attempt.request), now_s)
-        refusal, is_placed = (
-            Refusal(reason, ANSWERS[reason].message),
-            isinstance(route.answer, Choice),
-        )
-        if not is_placed or self._retries.are_enough(len(attempt.tried), kind):
+        refusal = Refusal(reason, ANSWERS[reason].message)
+        if not isinstance(route.answer, Choice) or self._retries.are_enough(
+            len(attempt.tried), kind
+        ):
             return self._refuse(attempt, route.but(refusal), now_s)
         if not self._retries.take():
             spent = Refusal(reason, f"{refusal.detail} The retry budget is spent.")
@@ -268,7 +266,7 @@ class Scheduler(State):
         return effects
 
     def _refuse_waiting(self, waiting: Waiting, refusal: Refusal, now_s: float) -> Refused:
-        """Tell one who waited no."""
+        """Refuse one that was held."""
         return self._refuse(waiting.attempt, self._unseen(waiting.request, refusal), now_s)
 
     def _unseen(self, request: Request, answer: Hold | Refusal) -> Route:

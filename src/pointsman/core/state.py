@@ -26,7 +26,7 @@ from pointsman.core.router import Router
 from pointsman.core.stats import Stats
 
 
-class State:
+class SchedulerState:
     """Changed by `Scheduler` alone."""
 
     def __init__(self, options: SchedulerOptions) -> None:
