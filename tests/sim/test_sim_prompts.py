@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from pointsman.core.blocks import Scheme, Unit
 from pointsman.core.ids import RequestId
-from pointsman.sim.prompts import BLOCK_TOKENS_DEFAULT, Prompts, block_tokens_of
+from pointsman.core.node import BLOCK_TOKENS_DEFAULT
+from pointsman.sim.prompts import Prompts, block_tokens_of
 from pointsman.traffic.request import TrafficRequest
 
 

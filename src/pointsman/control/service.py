@@ -41,6 +41,7 @@ from pointsman.core.events import (
 from pointsman.core.health import Health
 from pointsman.core.homes import Keeper
 from pointsman.core.ids import ModelName, NodeId, RequestId
+from pointsman.core.limits import TICK_S_MAX, TICK_S_MIN
 from pointsman.core.policies import catalog
 from pointsman.core.request import Outcome, Request
 from pointsman.core.scheduler import Scheduler
@@ -49,12 +50,6 @@ from pointsman.ports import DecisionSink, VerdictSink
 OPEN_MAX = 100_000
 """Requests between arrival and settlement. Above the gateway's connections: only a gateway
 that forgets to settle gets here, and then it is refused instead of eating the memory."""
-
-TICK_S_MAX = 1.0
-"""Idle heartbeat of the core: leases and breakers expire at least this exactly."""
-
-TICK_S_MIN = 0.002
-"""Ticks never come closer: a deadline that stays due must not spin the loop."""
 
 log = logging.getLogger(__name__)
 

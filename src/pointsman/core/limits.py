@@ -56,7 +56,8 @@ PREEMPTION_SCAN_MAX: Final = 64
 """Requests on a node that are looked at for one that may give way, the newest first."""
 
 PREEMPTION_LOOK_MAX: Final = 1_024
-"""Where answers under way may break off: the newest of all requests that are looked at for that."""
+"""Where answers under way may be broken off: how many requests are looked at for that, the newest
+first."""
 
 PREEMPTED_MAX: Final = 8
 """Requests that give way to one."""
@@ -82,12 +83,12 @@ QUEUE_TIMEOUT_S: Final = 30.0
 """A held request is refused after this long; a client that waits longer has given up."""
 
 LEARN_INTERVAL_S: Final = 0.05
-"""A node's speeds and hits are learned from at most this many of its requests: a change of
+"""A node's speeds and hits are learned from at most one of its requests in this time: a change of
 the engine shows within 30 samples, 1.5 s, and a sample costs about 50 µs."""
 
 RESERVATION_S: Final = 30.0
 RESERVATION_FACTOR: Final = 3.0
-"""From here on a request may be missing on its engine, but not before so many times what was
+"""A request may be missing on its engine after this long, and not before so many times what was
 foreseen for it: predictions are rarely off by more where they matter."""
 
 RESERVATION_S_MAX: Final = 600.0
@@ -105,19 +106,25 @@ PREFILL_MEMORY_S: Final = 40.0
 long as an answer, so that it is a forecast and not the last prefill's echo. 15 to 80 s serve
 about as well."""
 
+TICK_S_MAX: Final = 1.0
+"""Between ticks, at most: what expires without an event does so at least this exactly."""
+
+TICK_S_MIN: Final = 0.002
+"""Between ticks, at least: a deadline that stays due must not spin a shell's loop."""
+
 NODE_CONCURRENCY_MAX: Final = 256
 """Requests in flight on one node when its own limit is unknown: vLLM's default max_num_seqs."""
 
 CERTAIN_SHARE: Final = 0.8
-"""Of the tokens that a text is estimated at, that it has for certain: who has less context is left
+"""The share of a text's estimated tokens that it has for certain: nodes with less context are left
 out. An estimate that is wrong must not keep a prompt from the only engine that is free."""
 
 NODES_MAX: Final = 4_096
 """Nodes in a cluster: masks in the prefix index stay under 512 bytes."""
 
 ROOM_WITHIN_S: Final = 0.25
-"""Prefill work ahead of a newcomer with which a node still counts as one that has room: less than
-one prompt of 5,000 tokens. In a simulated storm with 1 s a fifth more is placed again."""
+"""A node has room while no more prefill work than this is ahead of a newcomer: less than one prompt
+of 5,000 tokens. With 1 s, a fifth more is placed again in a simulated storm."""
 
 HASTY_SHARE: Final = 0.75
 """Of its requests that were turned away, that must have come too early before a client counts as
@@ -165,8 +172,8 @@ PROBE_S: Final = 10.0
 """Between probes of a node that is well."""
 
 PROBE_RETRY_S: Final = 1.0
-"""Between probes of one that is not, or of which something else speaks: with three failures in a
-row to take it out it is out within 3 s."""
+"""Between probes of a node that is not well, or that something else speaks against: with three
+failures in a row to take it out, it is out within 3 s."""
 
 PROBE_FAILURES_MAX: Final = 3
 """Failed probes in a row before a node is out: one slow answer is not a death."""

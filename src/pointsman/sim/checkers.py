@@ -6,9 +6,10 @@ from typing import assert_never
 
 from pointsman.core.events import IndexTrust
 from pointsman.core.ids import NodeName
+from pointsman.core.limits import TICK_S_MAX
 from pointsman.core.views import NodeView
 from pointsman.sim.clients import Crowd
-from pointsman.sim.gateway import TICK_S, SimulatedGateway
+from pointsman.sim.gateway import SimulatedGateway
 from pointsman.sim.node import SimulatedNode
 from pointsman.sim.watch import Watch
 
@@ -41,7 +42,7 @@ def check_over(
         assert scheduler.in_flight == scheduler.held == 0, (scheduler.in_flight, scheduler.held)
         for view in scheduler.nodes(now_s):
             assert view.inflight == view.kv_blocks_leased == 0, view
-        assert gateway.held_longest_s <= gateway.hold_s + TICK_S, gateway.held_longest_s
+        assert gateway.held_longest_s <= gateway.hold_s + TICK_S_MAX, gateway.held_longest_s
     for place, gateway in enumerate(gateways):
         views = {view.name: view for view in gateway.scheduler.nodes(now_s)}
         for node in nodes:

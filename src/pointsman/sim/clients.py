@@ -24,8 +24,8 @@ _ERROR_STATUS_MIN = 400
 
 
 class Crowd:
-    """All clients. `on_done` is called when the last request is over; `busy_until_s` is when
-    something was last sent or answered, or will be sent."""
+    """All clients, and what they share. `on_done` is called when the last request is over;
+    `busy_until_s` is when something was last sent or answered, or will be sent."""
 
     def __init__(
         self,
@@ -41,26 +41,26 @@ class Crowd:
         rng: Random,
         on_done: Callable[[], None],
     ) -> None:
+        self.clock = clock
+        self.gateways = gateways
+        self.requests = requests
+        self.prompts = prompts
+        self.network = network
+        self.slo = slo
+        self.rng = rng
         self.records: list[RequestRecord | None] = [None] * len(requests)
         self.attempts = 0
         self.done = 0
         self.busy_until_s = 0.0
-        self._clock = clock
-        self._gateways = gateways
-        self._requests = requests
-        self._prompts = prompts
         self._behaviour = behaviour
         self._by_part = by_part
-        self._network = network
-        self._slo = slo
-        self._rng = rng
         self._on_done = on_done
         self._following: dict[int, int] = {}
 
     def begin(self) -> None:
         """Send what comes by the clock; in a closed loop only first turns do."""
         last_of: dict[str, int] = {}
-        for index, request in enumerate(self._requests):
+        for index, request in enumerate(self.requests):
             closed_loop = self.behaviour(request).closed_loop
             before = last_of.get(request.session) if closed_loop else None
             if before is None:
@@ -76,7 +76,7 @@ class Crowd:
 
     def _due(self, index: int, due_s: float) -> None:
         self.expect(due_s)
-        self._clock.at(due_s, self._send, index, due_s)
+        self.clock.at(due_s, self._send, index, due_s)
 
     def _send(self, index: int, due_s: float) -> None:
         _Call(self, index, due_s).send()
@@ -90,11 +90,11 @@ class Crowd:
         assert self.records[record.index] is None, f"request {record.index} ended twice"
         self.records[record.index] = record
         self.done += 1
-        self.expect(self._clock.now_s)
+        self.expect(self.clock.now_s)
         following = self._following.get(record.index)
         if following is not None:
-            due_s = self._clock.now_s + self._network.client_s
-            due_s += self._requests[following].think_s
+            due_s = self.clock.now_s + self.network.client_s
+            due_s += self.requests[following].think_s
             self._due(following, due_s)
         if self.done == len(self.records):
             self._on_done()
@@ -116,7 +116,7 @@ class _Call:
 
     def __init__(self, crowd: Crowd, index: int, due_s: float) -> None:
         self._crowd = crowd
-        self._behaviour = crowd.behaviour(crowd._requests[index])
+        self._behaviour = crowd.behaviour(crowd.requests[index])
         self._index = index
         self._due_s = due_s
         self._placements = 0
@@ -127,28 +127,28 @@ class _Call:
     def send(self) -> None:
         crowd = self._crowd
         crowd.attempts += 1
-        gateway = crowd._gateways[(self._index + self._attempt) % len(crowd._gateways)]
+        gateway = crowd.gateways[(self._index + self._attempt) % len(crowd.gateways)]
         self._request_id = RequestId(f"{self._index}.{self._attempt}")
-        crowd._clock.after(crowd._network.client_s, self._arrive, gateway)
+        crowd.clock.after(crowd.network.client_s, self._arrive, gateway)
         timeout_s = self._behaviour.timeout_s
         if timeout_s is not None:
-            self._timer = crowd._clock.after(timeout_s, self._give_up, gateway)
+            self._timer = crowd.clock.after(timeout_s, self._give_up, gateway)
 
     def _arrive(self, gateway: SimulatedGateway) -> None:
         crowd = self._crowd
-        asked, behaviour = crowd._requests[self._index], self._behaviour
-        request = crowd._prompts.request(
+        asked, behaviour = crowd.requests[self._index], self._behaviour
+        request = crowd.prompts.request(
             self._index,
             self._request_id,
             bounds_output=behaviour.bounds_output,
-            slo_ttft_s=crowd._slo.ttft_due_s(asked.input_tokens) if behaviour.tells_slo else None,
+            slo_ttft_s=crowd.slo.ttft_due_s(asked.input_tokens) if behaviour.tells_slo else None,
             address=behaviour.address,
         )
         gateway.arrive(request, asked.output_tokens, self)
 
     def _give_up(self, gateway: SimulatedGateway) -> None:
-        delay_s = self._crowd._network.client_s
-        self._crowd._clock.after(delay_s, gateway.client_gone, self._request_id)
+        delay_s = self._crowd.network.client_s
+        self._crowd.clock.after(delay_s, gateway.client_gone, self._request_id)
 
     def answered(self, answer: Answer) -> None:
         if self._timer is not None:
@@ -158,9 +158,9 @@ class _Call:
         if self._tries_again(answer):
             wait_s = self._wait_s(answer)
             self._attempt += 1
-            wait_s += crowd._network.client_s
-            crowd.expect(crowd._clock.now_s + wait_s)
-            crowd._clock.after(wait_s, self.send)
+            wait_s += crowd.network.client_s
+            crowd.expect(crowd.clock.now_s + wait_s)
+            crowd.clock.after(wait_s, self.send)
             return
         crowd.ended(self, self._record(answer))
 
@@ -175,11 +175,11 @@ class _Call:
         if self._behaviour.backoff is Backoff.NONE:
             return 0.0
         wait_s = min(BACKOFF_S_MAX, BACKOFF_S * 2.0**self._attempt)
-        jittered_s = wait_s * (1 - 0.25 * crowd._rng.random())
+        jittered_s = wait_s * (1 - 0.25 * crowd.rng.random())
         return max(jittered_s, answer.retry_after_s or 0.0)
 
     def _record(self, answer: Answer) -> RequestRecord:
-        request, client_s = self._crowd._requests[self._index], self._crowd._network.client_s
+        request, client_s = self._crowd.requests[self._index], self._crowd.network.client_s
         finished = answer.end is EndCause.FINISHED
         e2e_s = answer.ended_s + client_s - self._due_s
         ttft_s = None

@@ -30,7 +30,7 @@ from pointsman.core.events import (
 from pointsman.core.exchange import Exchange
 from pointsman.core.health import WATCHED, Health
 from pointsman.core.ids import NodeId, NodeName, RequestId
-from pointsman.core.limits import Timeouts
+from pointsman.core.limits import TICK_S_MAX, TICK_S_MIN, Timeouts
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.request import Outcome, Request
 from pointsman.core.scheduler import Scheduler
@@ -39,12 +39,6 @@ from pointsman.sim.answer import Answer, Caller
 from pointsman.sim.clock import Clock, Timer
 from pointsman.sim.node import NodeDownError, SimulatedNode
 from pointsman.sim.scenario import Knowledge, Network
-
-TICK_S = 1.0
-"""The scheduler service's own heartbeat."""
-
-TICK_S_MIN = 0.002
-"""As the service has it: a deadline that stays due must not stop time."""
 
 _ATTEMPT = "#"  # between a request's id and the number of the attempt: the engine's job
 
@@ -118,7 +112,7 @@ class SimulatedGateway:
         """`caller` is answered once. Only engines know of `output_tokens`."""
         exchange = Exchange(request.id, _TIMEOUTS, self._clock.now_s)
         self._open[request.id] = _Open(request, output_tokens, exchange, caller)
-        self._arm(self._clock.now_s + TICK_S)
+        self._arm(self._clock.now_s + TICK_S_MAX)
         if self._stopwatch is None:
             self.step(Arrived(request))
             return
@@ -360,12 +354,13 @@ class SimulatedGateway:
             self._arm(max(deadline_s, self._clock.now_s + TICK_S_MIN))
 
     def _ticked(self) -> None:
-        """At the next deadline of what is held, and once a second while there are requests."""
+        """At the next deadline of what is held, and as often as the scheduler service does while
+        there are requests."""
         self._tick = None
         self.step(Tick())
         self._sweep()
         if self._open:
-            self._arm(self._clock.now_s + TICK_S)
+            self._arm(self._clock.now_s + TICK_S_MAX)
             self._arm_for_held()
 
     def _sweep(self) -> None:

@@ -11,12 +11,7 @@ from msgspec.structs import replace
 
 from pointsman.core.blocks import Scheme, Unit
 from pointsman.core.cache_events import BlockRemoved, CacheChange, ChainStored
-from pointsman.core.events import (
-    ModelCard,
-    NodeFacts,
-    NodeSignals,
-    NodeSpec,
-)
+from pointsman.core.events import ModelCard, NodeFacts, NodeSignals, NodeSpec
 from pointsman.core.ids import NodeName
 from pointsman.engines.compute_model import (
     PROFILES,
@@ -34,6 +29,7 @@ from pointsman.sim.prompts import MODEL
 from pointsman.sim.scenario import NodeGroup
 
 Changes = Sequence[CacheChange | ChainStored]
+"""What one step of an engine changes in its cache."""
 
 _UNBOUNDED = 1 << 30  # more requests than a run has
 

@@ -12,18 +12,18 @@ from xxhash import xxh3_64_intdigest
 
 from pointsman.core.blocks import Namespace, Prompt, Scheme, Unit
 from pointsman.core.ids import BlockHash, ModelName, RequestId
+from pointsman.core.node import BLOCK_TOKENS_DEFAULT
 from pointsman.core.request import Request
 from pointsman.traffic.request import TrafficRequest
 
 MODEL = ModelName("simulated")
-BLOCK_TOKENS_DEFAULT = 16
-"""vLLM's default, for traffic that names no blocks."""
 
 _HASH_MASK = (1 << 60) - 1
 
 
 def block_tokens_of(requests: Sequence[TrafficRequest]) -> int:
-    """The block size of the traffic. Raises ValueError if it has several."""
+    """The block size of the traffic; the default where it names no blocks. Raises ValueError if
+    it has several."""
     sizes = {request.block_tokens for request in requests if request.block_ids}
     if len(sizes) > 1:
         raise ValueError(

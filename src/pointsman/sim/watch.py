@@ -1,17 +1,16 @@
 """What a gateway gets to know of a node, how often and how late: probes, reports, KV events.
 
-It stands for the collectors of the control service, with their intervals.
+It stands for the collectors: with their own intervals between probes, and with the scenario's
+between reports (`Knowledge`).
 """
 
 from collections import deque
-from collections.abc import Sequence
 from itertools import chain
 from random import Random
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from pointsman.core.cache_events import CacheChange, ChainStored
 from pointsman.core.events import (
     CacheChanged,
     IndexTrust,
@@ -24,19 +23,15 @@ from pointsman.core.events import (
 )
 from pointsman.core.health import WATCHED
 from pointsman.core.ids import NodeId
-from pointsman.core.limits import PROBE_RETRY_S, PROBE_S, HealthRules
+from pointsman.core.limits import PROBE_RETRY_S, PROBE_S, PROBE_SUCCESSES_MIN
 from pointsman.sim.clock import Clock, Timer
 from pointsman.sim.gateway import SimulatedGateway
-from pointsman.sim.node import SimulatedNode
+from pointsman.sim.node import Changes, SimulatedNode
 from pointsman.sim.scenario import Index, Knowledge
-
-_SUCCESSES_TO_RECOVER = HealthRules().probe_successes_min
 
 REPLAYED_MAX = 10_000
 """KV event messages that an engine can replay: vLLM's default `buffer_steps`. What is lost beyond
 it is lost for good, and the index is not exact any more."""
-
-Changes = Sequence[CacheChange | ChainStored]
 
 
 class Message(NamedTuple):
@@ -130,7 +125,7 @@ class Watch:
 
     def probe_soon(self) -> None:
         """Something speaks against it. Who is in trouble is probed often enough anyhow."""
-        if self._probing is None or self._successes < _SUCCESSES_TO_RECOVER:
+        if self._probing is None or self._successes < PROBE_SUCCESSES_MIN:
             return
         self._successes = 0
         self._probing.cancel()
@@ -146,7 +141,7 @@ class Watch:
         if self._incarnation:
             detail = "" if healthy else "no answer to GET /health"
             self._gateway.step(NodeProbed(self._node_id, healthy=healthy, detail=detail))
-        recovered = self._successes >= _SUCCESSES_TO_RECOVER
+        recovered = self._successes >= PROBE_SUCCESSES_MIN
         wait_s = PROBE_S if recovered and not self._is_watched else PROBE_RETRY_S
         self._probing = self._clock.after(wait_s, self._probe)
 
