@@ -14,7 +14,7 @@ from random import Random
 
 from pointsman.sim import Scenario, simulate
 from pointsman.sim.scenario import NodeGroup
-from pointsman.traffic.generate import chat
+from pointsman.traffic.sessions import chat
 
 SIZES = "8,16,32,64,128,256,512,1024"
 RATE_RPS_A_NODE = 4.0

@@ -8,9 +8,10 @@ from pointsman.loadgen.client import LoadClient, parse_target
 from pointsman.loadgen.runner import Endpoint, LoadOptions, LoadRun
 from pointsman.report.summary import hit_ratio
 from pointsman.traffic.arrivals import accelerate
-from pointsman.traffic.generate import chat, shared_prefix
+from pointsman.traffic.generate import shared_prefix
 from pointsman.traffic.ideal import ideal_hit_ratio
 from pointsman.traffic.request import TrafficRequest
+from pointsman.traffic.sessions import chat
 from tests.support.engines import running_engine
 
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pointsman.sim.scenario import Backoff, Clients, Fault, FaultKind, Network
-from pointsman.traffic.generate import chat
 from pointsman.traffic.outcome import Outcome, RequestRecord
 from pointsman.traffic.request import TrafficRequest
+from pointsman.traffic.sessions import chat
 from tests.support.simulation import ask, in_order, run, small
 
 WAY_S = Network().client_s

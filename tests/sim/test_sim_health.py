@@ -10,10 +10,10 @@ from pointsman.core.limits import HealthRules
 from pointsman.core.options import SchedulerOptions
 from pointsman.sim import Scenario, simulate
 from pointsman.sim.scenario import Fault, FaultKind, NodeGroup
-from pointsman.traffic.generate import chat
 from pointsman.traffic.outcome import RequestRecord
 from pointsman.traffic.replayed import ReplayedRun
 from pointsman.traffic.request import TrafficRequest
+from pointsman.traffic.sessions import chat
 
 NODE = "node-2"
 AT_S = 30.0

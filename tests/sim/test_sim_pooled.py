@@ -15,9 +15,10 @@ from pointsman.sim import Scenario, pooled
 from pointsman.sim.node import profile_of
 from pointsman.sim.pooled import POLICY
 from pointsman.sim.scenario import Fault, FaultKind, NodeGroup
-from pointsman.traffic.generate import chat, shared_prefix
+from pointsman.traffic.generate import shared_prefix
 from pointsman.traffic.replayed import ReplayedRun
 from pointsman.traffic.request import TrafficRequest
+from pointsman.traffic.sessions import chat
 from tests.support.simulation import SMALL, ask, run, small
 
 POLICIES = ["round_robin", "least_request", "marginal_cost", "jffc", "dynamo"]

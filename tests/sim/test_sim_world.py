@@ -23,9 +23,9 @@ from pointsman.sim.scenario import (
     Network,
     NodeGroup,
 )
-from pointsman.traffic.generate import chat
 from pointsman.traffic.replayed import ReplayedRun
 from pointsman.traffic.request import TrafficRequest
+from pointsman.traffic.sessions import chat
 from tests.support.simulation import NO_DELAYS, SMALL, ask, in_order, run, small
 
 

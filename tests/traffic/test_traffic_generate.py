@@ -1,25 +1,20 @@
-"""Generators and prompt text: what is shared is shared exactly, and lengths are exact."""
+"""Generators: what is shared is shared exactly, and shares and rates are those asked for."""
 
 from collections import Counter
 from itertools import pairwise
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pointsman.traffic.generate import (
-    agentic,
     bursts,
-    chat,
     long_tail,
     priority_mix,
     shared_prefix,
     tenant_mix,
 )
 from pointsman.traffic.ideal import ideal_hit_ratio
-from pointsman.traffic.request import TrafficRequest, conversations
-from pointsman.traffic.text import TOKEN_BYTES, PromptWriter
+from pointsman.traffic.sessions import agentic, chat
 
 
 def test_shared_prefix_gives_each_tenant_its_share() -> None:
@@ -37,57 +32,6 @@ def test_long_tail_shares_nothing_and_has_a_tail() -> None:
     assert 400 < inputs[1000] < 650
     assert inputs[1980] > 10 * inputs[1000]
     assert inputs[-1] <= 32_768
-
-
-def test_chat_turns_contain_the_turn_before() -> None:
-    made = chat(requests=300, rate_rps=4, rng=Random(3))
-    writer = PromptWriter(salt="x")
-    talks = conversations(made)
-    assert len(made) == 300
-    assert sum(len(turns) > 1 for turns in talks) > 20
-    for turns in talks:
-        assert [turn.turn for turn in turns] == list(range(len(turns)))
-        for before, after in pairwise(turns):
-            grown = before.input_tokens + before.output_tokens
-            assert after.input_tokens > grown
-            assert after.at_s > before.at_s
-            assert after.think_s > 0
-            text = writer.prompt(after, index=2)
-            assert text.startswith(writer.prompt(before, index=1))
-
-
-def test_agents_keep_their_context_and_add_to_it() -> None:
-    made = agentic(requests=800, rate_rps=5, rng=Random(3))
-    talks = conversations(made)
-    assert len(made) == 800
-    assert sum(len(turns) > 5 for turns in talks) > 20
-    assert max(request.input_tokens for request in made) <= 131_072
-    shared = made[0].block_ids[:128]  # 8,192 tokens of tools and system prompt
-    for turns in talks:
-        assert [turn.turn for turn in turns] == list(range(len(turns)))
-        for turn in turns:
-            assert turn.block_ids[:128] == shared
-            assert len(turn.block_ids) == turn.input_tokens // turn.block_tokens
-        for before, after in pairwise(turns):
-            assert after.block_ids[: len(before.block_ids)] == before.block_ids
-            assert after.input_tokens > before.input_tokens + before.output_tokens
-            assert after.at_s >= before.at_s + after.think_s
-            assert after.think_s > 0
-
-
-def test_agents_come_at_their_rate_once_sessions_end() -> None:
-    made = agentic(requests=4_000, rate_rps=5, rng=Random(3), turns_mean=4)
-    last = made[1_000:]
-    rate_rps = len(last) / (last[-1].at_s - last[0].at_s)
-    assert rate_rps == pytest.approx(5, rel=0.2)
-
-
-def test_an_agent_ends_where_its_context_is_full() -> None:
-    made = agentic(
-        requests=300, rate_rps=5, rng=Random(3), turns_mean=1_000, input_tokens_max=20_000
-    )
-    assert max(request.input_tokens for request in made) <= 20_000
-    assert len(conversations(made)) > 10
 
 
 def test_bursts_come_at_their_mean_rate_with_pauses_between() -> None:
@@ -143,41 +87,3 @@ def test_same_seed_same_requests(make: object) -> None:
     assert [r.at_s for r in first] == sorted(r.at_s for r in first)
     with pytest.raises(ValueError, match="above 0"):
         make(requests=50, rate_rps=0, rng=Random(7))
-
-
-def prompt_of(blocks: tuple[int, ...], size: int, tokens: int) -> TrafficRequest:
-    return TrafficRequest(
-        at_s=0, input_tokens=tokens, output_tokens=1, block_ids=blocks, block_tokens=size
-    )
-
-
-@given(
-    st.lists(st.integers(0, 10**6), max_size=6),
-    st.sampled_from([1, 3, 4, 16, 512, 4096]),
-    st.integers(0, 9000),
-)
-def test_length_is_exact_and_words_are_words(blocks: list[int], size: int, own: int) -> None:
-    tokens = len(blocks) * size + own
-    text = PromptWriter().prompt(prompt_of(tuple(blocks), size, tokens), index=5)
-    assert len(text) == tokens * TOKEN_BYTES
-    assert text.isascii()
-    assert all(len(word) == 3 for word in text.split())
-
-
-@given(st.integers(0, 2**40), st.integers(0, 2**40), st.integers(4, 64))
-def test_equal_ids_equal_text_and_other_ids_other_text(one: int, two: int, size: int) -> None:
-    writer = PromptWriter(salt="s")
-    first = writer.prompt(prompt_of((one,), size, size), index=0)
-    second = writer.prompt(prompt_of((two,), size, size), index=9)
-    assert (first == second) == (one == two)
-
-
-def test_own_parts_salts_and_partial_blocks() -> None:
-    writer = PromptWriter(salt="a")
-    own = prompt_of((), 0, 9000)
-    assert writer.prompt(own, index=1) == writer.prompt(own, index=1)
-    assert writer.prompt(own, index=1)[:16] != writer.prompt(own, index=2)[:16]
-    assert writer.prompt(own, index=1)[:16] != PromptWriter(salt="b").prompt(own, index=1)[:16]
-    whole = writer.prompt(prompt_of((4, 5), 16, 32), index=1)
-    assert whole.startswith(writer.prompt(prompt_of((4, 5), 16, 21), index=2))
-    assert writer.prompt(prompt_of((4, 5), 16, 0), index=1) == ""

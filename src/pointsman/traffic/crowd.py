@@ -4,10 +4,8 @@ from itertools import accumulate
 from random import Random
 
 from pointsman.traffic.arrivals import poisson
+from pointsman.traffic.lengths import BLOCK_TOKENS, positive, whole_blocks
 from pointsman.traffic.request import TrafficRequest
-
-BLOCK_TOKENS = 16
-"""As of the other workloads."""
 
 
 def crowd(
@@ -29,9 +27,8 @@ def crowd(
     `prefix_tokens` is rounded up to whole blocks. In an open loop `rate_rps` is everybody's; in a
     closed one it is how fast the users come.
     """
-    if min(requests, users, prefixes, question_tokens) <= 0:
-        raise ValueError("requests, users, prefixes and question_tokens must be above 0")
-    blocks = -(-prefix_tokens // BLOCK_TOKENS)
+    positive(requests=requests, users=users, prefixes=prefixes, question_tokens=question_tokens)
+    blocks = whole_blocks(prefix_tokens)
     weights = list(accumulate(1 / rank**skew for rank in range(1, prefixes + 1)))
     prefix_of = rng.choices(range(prefixes), cum_weights=weights, k=users)
     made = []

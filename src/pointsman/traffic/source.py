@@ -11,15 +11,14 @@ import msgspec
 from pointsman.traffic.arrivals import accelerate, jittered, poisson, window
 from pointsman.traffic.crowd import crowd
 from pointsman.traffic.generate import (
-    agentic,
     bursts,
-    chat,
     long_tail,
     priority_mix,
     shared_prefix,
     tenant_mix,
 )
 from pointsman.traffic.request import TrafficRequest
+from pointsman.traffic.sessions import agentic, chat
 from pointsman.traffic.trace import Trace
 
 WORKLOADS: Mapping[str, Callable[..., tuple[TrafficRequest, ...]]] = MappingProxyType(
