@@ -7,5 +7,5 @@ Reading order: run (the value and its JSON) · summary (numbers from records) ·
 page (HTML) · plots (SVG) · drawing (by matplotlib, which is an optional extra imported only
 there); replay/ is the same for simulated runs.
 
-Pure but for matplotlib: no file, clock or socket. Imports `traffic` only.
+Pure but for matplotlib: no file, clock or socket. Imports `traffic`, and names of the core's.
 """

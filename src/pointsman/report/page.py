@@ -8,6 +8,7 @@ from pointsman.report.markup import document, figure, table
 from pointsman.report.rows import (
     TIMES,
     UNKNOWN,
+    compared,
     count,
     metrics,
     percent,
@@ -19,8 +20,7 @@ from pointsman.report.rows import (
 from pointsman.report.run import LoadMode, Run, differences
 from pointsman.report.summary import Quantiles, Summary
 
-SAME_WITHIN = 0.02
-"""Ratios closer to 1 than this are neither good nor bad: two equal runs differ by as much."""
+_TONES = {1: "good", -1: "bad", 0: "quiet"}
 
 
 def render_page(runs: Sequence[Run]) -> str:
@@ -77,17 +77,11 @@ def _comparison_table(runs: Sequence[Run]) -> str:
         base, *others = (metric.value(summary) for summary in summaries)
         cells = f"<td>{escape(metric.name)}</td><td>{shown(base, metric.show)}</td>"
         for value in others:
-            mark = _mark(value, base, metric.better)
-            cells += f'<td>{shown(value, metric.show)}</td><td class="{mark}">'
+            tone = _TONES[compared(value, base, metric.better)]
+            cells += f'<td>{shown(value, metric.show)}</td><td class="{tone}">'
             cells += f"{ratio(value, base)}</td>"
         rows.append(f"<tr>{cells}</tr>")
     return f'<div class="sheet"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
-
-
-def _mark(value: float | None, base: float | None, better: int) -> str:
-    if value is None or not base or not better or abs(value / base - 1) < SAME_WITHIN:
-        return "quiet"
-    return "good" if (value > base) == (better > 0) else "bad"
 
 
 def _run(run: Run, place: int, *, alone: bool) -> str:

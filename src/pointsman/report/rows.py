@@ -85,6 +85,18 @@ def _busiest(summary: Summary) -> float | None:
     return max(tokens) * len(tokens) / sum(tokens) if sum(tokens) else None
 
 
+SAME_WITHIN = 0.02
+"""Ratios closer to 1 than this are neither good nor bad: two equal runs differ by as much."""
+
+
+def compared(value: float | None, base: float | None, better: int) -> int:
+    """1 better than the baseline, -1 worse; 0 where they are the same or cannot be compared.
+    `better` as in `Metric`."""
+    if value is None or not base or abs(value / base - 1) < SAME_WITHIN:
+        return 0
+    return better if value > base else -better
+
+
 def ratio(value: float | None, base: float | None) -> str:
     """Against the baseline, as a factor; a dash where there is nothing to divide by."""
     return UNKNOWN if value is None or not base else f"{value / base:.2f}{TIMES}"

@@ -9,6 +9,7 @@ from rich.table import Table
 from pointsman.report.rows import (
     TIMES,
     UNKNOWN,
+    compared,
     count,
     metrics,
     percent,
@@ -20,15 +21,17 @@ from pointsman.report.rows import (
 from pointsman.report.run import Run, differences
 from pointsman.report.summary import Quantiles, Summary
 
+_STYLES = {1: "green", -1: "red", 0: "dim"}
+
 
 def print_run(console: Console, run: Run) -> None:
     """One run: totals, latencies, nodes, errors."""
     summary = run.summary()
-    _say(console, f"[bold]{escape(run.label)}[/bold]  {escape(run.target)}  {escape(run.model)}")
+    say(console, f"[bold]{escape(run.label)}[/bold]  {escape(run.target)}  {escape(run.model)}")
     for line in _totals(run, summary):
-        _say(console, line)
+        say(console, line)
     for note in run.workload.notes:
-        _say(console, f"[dim]{escape(note)}[/dim]")
+        say(console, f"[dim]{escape(note)}[/dim]")
     console.print(_latencies(summary))
     if summary.nodes:
         console.print(_nodes(summary))
@@ -49,8 +52,7 @@ def print_comparison(console: Console, runs: Sequence[Run]) -> None:
         values = [metric.value(summary) for summary in summaries]
         cells = [shown(values[0], metric.show)]
         for value in values[1:]:
-            better = _better(value, values[0], metric.better)
-            style = {1: "green", -1: "red", 0: "dim"}[better]
+            style = _STYLES[compared(value, values[0], metric.better)]
             cells += [shown(value, metric.show), f"[{style}]{ratio(value, values[0])}[/{style}]"]
         table.add_row(metric.name, *cells)
     console.print(table)
@@ -58,19 +60,12 @@ def print_comparison(console: Console, runs: Sequence[Run]) -> None:
         if summary.error_groups:
             console.print(_errors(summary, title=f"errors of {escape(run.label)}"))
     for note in differences(runs):
-        _say(console, f"[yellow]{escape(note)}[/yellow]")
+        say(console, f"[yellow]{escape(note)}[/yellow]")
 
 
-def _say(console: Console, markup: str) -> None:
+def say(console: Console, markup: str) -> None:
     """One line, however narrow the terminal: it is copied and searched for."""
     console.print(markup, highlight=False, soft_wrap=True)
-
-
-def _better(value: float | None, base: float | None, direction: int) -> int:
-    """1 better, -1 worse; 0 within 2 % or not comparable."""
-    if value is None or not base or abs(value / base - 1) < 0.02:
-        return 0
-    return direction if value > base else -direction
 
 
 def _totals(run: Run, summary: Summary) -> tuple[str, str]:

@@ -7,5 +7,6 @@ by classes of requests) · timeline (and over time) · deviation (between nodes)
 tables) · wording · document (JSON) · table (terminal) · page (HTML) · plots and time_plots (SVG, by
 matplotlib).
 
-Pure but for matplotlib: no file, clock or socket. Imports `traffic` and the rest of `report`.
+Pure but for matplotlib: no file, clock or socket. Imports `traffic`, the rest of `report`, and
+names of the core's.
 """

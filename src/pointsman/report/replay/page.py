@@ -25,7 +25,7 @@ from pointsman.report.replay.metrics import (
     shown,
 )
 from pointsman.report.replay.spread import Estimate
-from pointsman.report.replay.study import ORACLE, SAME_WITHIN, ScenarioReport, Study
+from pointsman.report.replay.study import ORACLE, TIED_WITHIN, ScenarioReport, Study
 from pointsman.report.replay.wording import DEVIATIONS_MEANING, asked, sent
 from pointsman.report.rows import TIMES, UNKNOWN, count, percent, rate
 
@@ -58,8 +58,8 @@ def render_study(study: Study) -> str:
         "Latencies are of requests that ended well, counted from when each was due; quantiles are "
         "observed values. ± is half the 95 % confidence interval over seeds (by Student's t) in "
         "percent of the mean. The oracle is one pooled engine with the speed and the memory of "
-        "all, in order of arrival: what to measure against on the whole; a single request may have "
-        f"to wait longer there than on an idle node. {DEVIATIONS_MEANING}.",
+        "all, which begins with the shortest: what to measure means against; a single request may "
+        f"have to wait longer there than on an idle node. {DEVIATIONS_MEANING}.",
     )
 
 
@@ -115,7 +115,7 @@ def _shaded(found: Estimate | None, better: int, title: str) -> str:
     strength = min(abs(ahead - 1) if ahead > 1 else 1 / ahead - 1, SHADE_AT - 1) / (SHADE_AT - 1)
     colour = "--good" if ahead > 1 else "--bad"
     background = f"color-mix(in srgb, var({colour}) {strength * 38:.0f}%, transparent)"
-    mark = ' class="best"' if ahead > 1 + SAME_WITHIN else ""
+    mark = ' class="best"' if ahead > 1 + TIED_WITHIN else ""
     text = _text(found, factor)
     return f'<td{mark} title="{escape(title)}" style="background: {background}">{text}</td>'
 

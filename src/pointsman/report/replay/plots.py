@@ -3,7 +3,7 @@
 A policy has the colour of its place among the study's policies, in every plot of a page.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pointsman.report.drawing import (
@@ -16,6 +16,7 @@ from pointsman.report.drawing import (
     seconds_axis,
     short_label,
 )
+from pointsman.report.replay.deviation import load
 from pointsman.report.replay.metrics import (
     E2E_MEAN,
     E2E_P99,
@@ -31,7 +32,7 @@ from pointsman.traffic.replayed import NodeSeries, Series
 
 DASHED = (0, (4, 3))
 LINES_MAX = 16
-"""Nodes drawn one by one; more are a band from the least to the most, and their mean."""
+"""Nodes drawn one by one."""
 _PANELS = (TTFT_MEAN, E2E_MEAN, GOODPUT, TTFT_P99, E2E_P99, HITS)
 
 
@@ -96,8 +97,10 @@ def over_time(scenario: ScenarioReport, policies: Sequence[str], *, name: str) -
     ) as drawing:
         for (left, right), run in zip(drawing.grid, runs, strict=True):
             ink = colour(policies, run.policy)
-            _nodes(left, run.series, [_load(node) for node in run.series.nodes], ink)
-            _nodes(right, run.series, [node.remaining_s for node in run.series.nodes], ink)
+            for axes, of in ((left, load), (right, lambda node: node.remaining_s)):
+                draw_nodes(axes, run.series, of, ink)
+                axes.set_xlim(0, run.series.times_s[-1])
+                axes.set_ylim(bottom=0)
             left.set_title(short_label(run.policy), loc="left", fontsize=9, color=INK, pad=3)
             seconds_axis(right.yaxis)
         for axes in drawing.grid[-1]:
@@ -165,12 +168,11 @@ def _bar_panel(
     axes.locator_params(axis="x", nbins=5)
 
 
-def _load(node: NodeSeries) -> list[float]:
-    return [running + waiting for running, waiting in zip(node.running, node.waiting, strict=True)]
-
-
-def _nodes(axes: Any, series: Series, values: Sequence[Sequence[float]], ink: str) -> None:
-    times_s = series.times_s
+def draw_nodes(
+    axes: Any, series: Series, of: Callable[[NodeSeries], Sequence[float]], ink: str
+) -> None:
+    """A line a node; of many a band from the least to the most, and their mean."""
+    times_s, values = series.times_s, [of(node) for node in series.nodes]
     if len(values) <= LINES_MAX:
         for line in values:
             axes.plot(times_s, line, color=ink, linewidth=0.9, alpha=0.6)
@@ -179,8 +181,6 @@ def _nodes(axes: Any, series: Series, values: Sequence[Sequence[float]], ink: st
         lows, highs = [min(each) for each in samples], [max(each) for each in samples]
         axes.fill_between(times_s, lows, highs, color=ink, alpha=0.3, linewidth=0)
         axes.plot(times_s, [sum(each) / len(each) for each in samples], color=ink, linewidth=1.2)
-    axes.set_xlim(0, times_s[-1])
-    axes.set_ylim(bottom=0)
 
 
 def has_series(runs: Sequence[RunNumbers]) -> bool:

@@ -20,7 +20,7 @@ ORACLE = "oracle"
 """The name under which the pooled engine is shown: the same work on one engine as fast and as
 large as all of them."""
 
-SAME_WITHIN = 0.005
+TIED_WITHIN = 0.005
 """Means closer than this share one rank: no user sees the difference."""
 
 
@@ -99,14 +99,14 @@ class ScenarioReport(msgspec.Struct, frozen=True, kw_only=True):
         return min(found, key=lambda item: -better * item[1])[0]
 
     def leaders(self, value: Value, better: int) -> tuple[str, ...]:
-        """The policies that are as good as the best, within SAME_WITHIN; none where all are."""
+        """The policies that are as good as the best, within TIED_WITHIN; none where all are."""
         best = self.best(self.policies, value, better)
         if best is None or not better:
             return ()
         means = {
             name: each.mean for name in self.policies if (each := self.over_seeds(name, value))
         }
-        allowed = SAME_WITHIN * abs(means[best])
+        allowed = TIED_WITHIN * abs(means[best])
         found = tuple(name for name, mean in means.items() if abs(mean - means[best]) <= allowed)
         return found if len(found) < len(self.policies) else ()
 

@@ -21,6 +21,7 @@ from pointsman.report.replay.study import ORACLE, ScenarioReport, Study
 from pointsman.report.replay.verdict import Verdict
 from pointsman.report.replay.wording import asked, legend, sent
 from pointsman.report.rows import TIMES, UNKNOWN, count, percent, rate
+from pointsman.report.table import say
 
 CELL_COLUMNS = 12
 """What a number and its borders take; over several seeds it has an interval too."""
@@ -39,13 +40,13 @@ def print_study(console: Console, study: Study) -> None:
     if len(study.scenarios) > 1 and not study.verdicts:
         for metric in (E2E_MEAN, TTFT_MEAN):
             console.print(_matrix(study, metric))
-        _say(
+        say(
             console, "[dim]against the best of the other policies: below 1 is better than all[/dim]"
         )
     if study.verdicts:
         console.print(_verdicts(study.verdicts))
         missed = sum(not verdict.kept for verdict in study.verdicts)
-        _say(console, f"{len(study.verdicts) - missed} of {len(study.verdicts)} bars are kept")
+        say(console, f"{len(study.verdicts) - missed} of {len(study.verdicts)} bars are kept")
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> Table:
@@ -58,11 +59,11 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Table:
 
 
 def _print_scenario(console: Console, scenario: ScenarioReport) -> None:
-    _say(console, f"[bold]{escape(scenario.name)}[/bold]")
-    _say(console, escape(sent(scenario)))
-    _say(console, escape(asked(scenario)))
+    say(console, f"[bold]{escape(scenario.name)}[/bold]")
+    say(console, escape(sent(scenario)))
+    say(console, escape(asked(scenario)))
     for note in scenario.notes:
-        _say(console, f"[dim]{escape(note)}[/dim]")
+        say(console, f"[dim]{escape(note)}[/dim]")
     console.print(_policies(scenario, width=console.width))
     if scenario.sweeps:
         console.print(_sweeps(scenario))
@@ -192,8 +193,3 @@ def _causes(scenario: ScenarioReport) -> Table | None:
     for row in rows:
         table.add_row(*map(escape, row[: len(table.columns)]))
     return table
-
-
-def _say(console: Console, markup: str) -> None:
-    """One line, however narrow the terminal: it is copied and searched for."""
-    console.print(markup, highlight=False, soft_wrap=True)

@@ -17,12 +17,10 @@ from pointsman.report.drawing import (
 )
 from pointsman.report.replay.deviation import load
 from pointsman.report.replay.numbers import RunNumbers
+from pointsman.report.replay.plots import draw_nodes
 from pointsman.report.replay.study import ScenarioReport
 from pointsman.report.replay.timeline import Timeline
 from pointsman.traffic.replayed import Series
-
-LINES_MAX = 16
-"""Nodes drawn one by one; more are a band from the least to the most, and their mean."""
 
 ROW_IN = 1.55
 CAUSES_MIN = 3
@@ -174,15 +172,6 @@ def _failures(axes: Any, timeline: Timeline, names: Sequence[str]) -> None:
 
 
 def _loads(axes: Any, series: Series) -> None:
-    loads = [load(node) for node in series.nodes]
-    if len(loads) <= LINES_MAX:
-        for line in loads:
-            axes.plot(series.times_s, line, color=SERIES[0], linewidth=0.9, alpha=0.6)
-    else:
-        samples = list(zip(*loads, strict=True))
-        lows, highs = [min(each) for each in samples], [max(each) for each in samples]
-        axes.fill_between(series.times_s, lows, highs, color=SERIES[0], alpha=0.3, linewidth=0)
-        means = [sum(each) / len(each) for each in samples]
-        axes.plot(series.times_s, means, color=SERIES[0], linewidth=1.2)
+    draw_nodes(axes, series, load, SERIES[0])
     if any(series.held):
         axes.plot(series.times_s, series.held, color=SERIES[3], linewidth=1.3)
