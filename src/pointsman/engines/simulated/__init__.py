@@ -7,8 +7,8 @@ Reading order: `server` (sockets, life cycle), `engine` (dispatch and answers), 
 to jobs), `streams` (tokens to a client), `rank` (what each has of its own behind one port),
 `driver` (the compute model on the loop's clock), `bodies` (what clients send), `answers` (what all
 answers share), `openai_chat`, `openai_completions`, `openai_responses` and `anthropic_messages`
-(what clients get), `side_routes` (embeddings, scores, tokenize, ...), `faults`, `metrics`,
-`kv_events`, `tokenizer`, `options`.
+(what clients get), `kept_responses` (what the Responses API remembers), `side_routes` (embeddings,
+scores, tokenize, ...), `faults`, `metrics`, `kv_events`, `tokenizer`, `options`.
 
 Ownership: everything lives on one event loop. `EngineDriver` owns the model; each HTTP handler owns
 its jobs and aborts them on every way out. Must not import gateway, control, agent or cli.

@@ -135,6 +135,13 @@ def token_ids_json(reply: Reply, choice: Choice, index: int) -> bytes:
     return b"[%d]" % choice.job.tokens[choice.job.prompt_tokens + index]
 
 
+def argument_piece(tool: tuple[str, str], choice: Choice, index: int) -> str:
+    """What token `index` adds to the arguments of the called tool, a JSON document."""
+    before = "{" + msgspec.json.encode(tool[1]).decode() + ':"' if index == 0 else ""
+    after = '"}' if index + 1 == choice.output.tokens else ""
+    return before + choice.output.piece(index).decode() + after
+
+
 def text_json(text: str) -> bytes:
     """A JSON string."""
     return msgspec.json.encode(text)

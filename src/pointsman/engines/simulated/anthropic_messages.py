@@ -2,7 +2,7 @@
 
 import msgspec
 
-from pointsman.engines.simulated.answers import Choice, Reply, frame, text_json
+from pointsman.engines.simulated.answers import Choice, Reply, argument_piece, frame, text_json
 
 
 class MessagesDialect:
@@ -31,9 +31,10 @@ class MessagesDialect:
 
     def piece(self, choice: Choice, index: int) -> bytes:
         """One token's delta."""
-        text = choice.output.piece(index).decode()
-        if self.reply.tool is not None:
-            text = self._argument(choice, index, text)
+        if self.reply.tool is None:
+            text = choice.output.piece(index).decode()
+        else:
+            text = argument_piece(self.reply.tool, choice, index)
         return b"%b%b}}\n\n" % (self._head, text_json(text))
 
     def closing(self) -> bytes:
@@ -80,11 +81,6 @@ class MessagesDialect:
             "name": name,
             "input": {} if empty else {argument: text},
         }
-
-    def _argument(self, choice: Choice, index: int, text: str) -> str:
-        assert self.reply.tool is not None
-        before = "{" + msgspec.json.encode(self.reply.tool[1]).decode() + ':"' if index == 0 else ""
-        return before + text + ('"}' if index + 1 == choice.output.tokens else "")
 
     def _stop_reason(self, choice: Choice) -> str:
         if self.reply.tool is not None:

@@ -18,7 +18,8 @@ from aiohttp import HttpVersion11, web
 
 from pointsman.engines.adapters.address import RANK_HEADER
 from pointsman.engines.compute_model import Job
-from pointsman.engines.simulated.answers import ApiError, Choice, Dialect, Reply
+from pointsman.engines.compute_model import Sequence as ComputedSequence
+from pointsman.engines.simulated.answers import ApiError, Dialect, Reply
 from pointsman.engines.simulated.author import Author
 from pointsman.engines.simulated.bodies import Ask
 from pointsman.engines.simulated.driver import EngineDriver
@@ -268,8 +269,10 @@ class SimulatedEngine:
     ) -> web.StreamResponse:
         choices = dialect.reply.choices
         reasons = {choice.job.id: choice.finish_reason for choice in choices}
-        by_id = {choice.job.id: choice for choice in choices}
-        await self._wait_for(request, rank, [choice.job for choice in choices], reasons, by_id)
+        jobs = [choice.job for choice in choices]
+        sequences = await self._wait_for(request, rank, jobs, reasons)
+        for choice, sequence in zip(choices, sequences, strict=True):
+            choice.sequence = sequence
         return json_answer(dialect.whole(), headers=_load_header(request, rank))
 
     async def _wait_for(
@@ -278,8 +281,7 @@ class SimulatedEngine:
         rank: Rank,
         jobs: list[Job],
         reasons: dict[str, str],
-        choices: dict[str, Choice] | None = None,
-    ) -> None:
+    ) -> list[ComputedSequence]:
         """Queue jobs and wait for all of them. Raises ApiError when the engine fails."""
         answer = WholeAnswer(
             len(jobs),
@@ -289,10 +291,7 @@ class SimulatedEngine:
             finish_reasons=reasons,
         )
         try:
-            for job in jobs:
-                sequence = rank.driver.submit(job, answer)
-                if choices is not None:
-                    choices[job.id].sequence = sequence
+            sequences = [rank.driver.submit(job, answer) for job in jobs]
             done = await answer.wait()
         finally:
             for job in jobs:
@@ -300,6 +299,7 @@ class SimulatedEngine:
         if not done:
             text = "EngineCore encountered an issue. See stack trace (above) for the root cause."
             raise ApiError(500, text, "InternalServerError")
+        return sequences
 
 
 class SimulatedStatusError(ApiError):

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from pointsman.engines.simulated.answers import Choice, Reply, frame, text_json
+from pointsman.engines.simulated.answers import Choice, Reply, argument_piece, frame, text_json
 
 
 class ResponsesDialect:
@@ -39,9 +39,10 @@ class ResponsesDialect:
 
     def piece(self, choice: Choice, index: int) -> bytes:
         """One token's delta, and after the last one the ends of part, item and response."""
-        delta = choice.output.piece(index).decode()
-        if self.reply.tool is not None:
-            delta = self._argument(choice, index)
+        if self.reply.tool is None:
+            delta = choice.output.piece(index).decode()
+        else:
+            delta = argument_piece(self.reply.tool, choice, index)
         number, self._number = self._number, self._number + 1
         piece = b'%b"sequence_number":%d,"delta":%b}\n\n' % (self._head, number, text_json(delta))
         return piece if index + 1 < choice.output.tokens else piece + self._ending(choice)
@@ -102,12 +103,6 @@ class ResponsesDialect:
         if self.reply.tool is None:
             return choice.output.text
         return msgspec.json.encode({self.reply.tool[1]: choice.output.text}).decode()
-
-    def _argument(self, choice: Choice, index: int) -> str:
-        assert self.reply.tool is not None
-        before = "{" + msgspec.json.encode(self.reply.tool[1]).decode() + ':"' if index == 0 else ""
-        after = '"}' if index + 1 == choice.output.tokens else ""
-        return before + choice.output.piece(index).decode() + after
 
     def _item(self, text: str, status: str = "in_progress") -> dict[str, object]:
         if self.reply.tool is not None:
