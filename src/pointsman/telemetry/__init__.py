@@ -2,8 +2,9 @@
 
 Reading order: record (what a finished request tells), instruments (counters and histograms
 cheap enough for the request path), metrics (every `pointsman_` metric of the requests),
-cluster_metrics (the gauges, read from the scheduler when scraped), reader (who must not be
-waited for), access_log, decisions.
+collector_metrics, tokenizer_metrics and reload_metrics (those of other parts), cluster_metrics
+(the gauges, read from the scheduler when scraped), access_log, reader (streams that must not be
+waited for), decisions.
 
 One thread owns all of it. Imports core and ports; never a shell, which hands it values.
 """

@@ -14,7 +14,7 @@ from prometheus_client.registry import CollectorRegistry
 from pointsman.core.errors import Reason
 from pointsman.core.ids import ModelName
 from pointsman.telemetry.instruments import OTHER, Counter, CounterChild, Histogram, HistogramChild
-from pointsman.telemetry.record import RequestRecord
+from pointsman.telemetry.record import FinishedRequest
 
 TTFT_BOUNDS_S = (
     *(0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0),
@@ -52,7 +52,7 @@ class RequestMetrics:
             bounds=DECISION_BOUNDS_S,
         ).labels()
 
-    def exchange_ended(self, record: RequestRecord) -> None:
+    def exchange_ended(self, record: FinishedRequest) -> None:
         """Count a request that is over."""
         key = (record.model, record.endpoint, record.status, record.end, record.reason)
         ended = self._ends.get(key)
@@ -88,7 +88,7 @@ class RequestMetrics:
         self._ends.clear()
         self._flows.clear()
 
-    def _resolve_end(self, record: RequestRecord) -> "_Ended":
+    def _resolve_end(self, record: FinishedRequest) -> "_Ended":
         if len(self._ends) >= COMBINATIONS_MAX:
             self._ends.clear()
         model, endpoint = self._label(record.model), record.endpoint or OTHER
@@ -97,7 +97,7 @@ class RequestMetrics:
         reason = record.reason
         return _Ended(requests, self._families.refusals.labels(reason, model) if reason else None)
 
-    def _resolve_flow(self, record: RequestRecord) -> "_Flow":
+    def _resolve_flow(self, record: FinishedRequest) -> "_Flow":
         if len(self._flows) >= COMBINATIONS_MAX:
             self._flows.clear()
         return _Flow(self._families, self._label(record.model), record.node or "none")
@@ -189,7 +189,7 @@ class _Flow:
         self._reported: CounterChild = families.reported.labels(model, node)
         self._unreported: CounterChild = families.unreported.labels(model, node)
 
-    def count(self, record: RequestRecord) -> None:
+    def count(self, record: FinishedRequest) -> None:
         if record.queue_s is not None:
             self._queue.observe(record.queue_s)
         if record.attempts > 1:
@@ -202,7 +202,7 @@ class _Flow:
             self._ttft.observe(ttft_s)
         self._count_tokens(record, ttft_s)
 
-    def _count_tokens(self, record: RequestRecord, ttft_s: float) -> None:
+    def _count_tokens(self, record: FinishedRequest, ttft_s: float) -> None:
         output = record.output_tokens
         if output is None:
             output = record.streamed_tokens

@@ -7,7 +7,7 @@ from pointsman.core.errors import EndCause, Reason
 from pointsman.core.ids import ModelName, NodeName, RequestId
 
 
-class RequestRecord(Protocol):
+class FinishedRequest(Protocol):
     """The fields of a data plane's record that are counted and logged.
 
     Seconds and tokens; None is unknown, never zero. Fields say the same as their namesakes
