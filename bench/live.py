@@ -36,7 +36,7 @@ from bench.peers.cpu import cpu_s, machine_busy_s
 from bench.peers.engines import MODEL
 from bench.peers.fleet import Fleet, FleetPlan, simulated_engines
 from bench.peers.gateways import TOKEN_IDS, Gateway, Running, router, running
-from pointsman.cli.trace_file import read_trace_file
+from pointsman.cli.sources import read_trace_file
 from pointsman.loadgen.client import LoadClient, parse_target
 from pointsman.loadgen.runner import LoadOptions, LoadRun
 from pointsman.report.page import render_page

@@ -12,7 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from pointsman.cli.bench import bench, compare
+from pointsman.cli.sources import read_trace_file
 from pointsman.report import plots
+from pointsman.traffic.source import Source, stream
 from tests.loadgen.rude_server import GOOD, RudeServer, answers, hangs, rude_server, streams
 
 COMMAND = "from pointsman.cli.bench import bench; bench()"
@@ -59,6 +61,28 @@ async def test_a_trace_is_replayed_and_reported(tmp_path: Path) -> None:
     compared = CliRunner().invoke(compare, [str(file), str(file)])
     assert compared.exit_code == 0
     assert "compared with mine" in compared.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "source"),
+    [
+        (("--rate", "400", "--speed", "2"), Source(trace="t", rate_rps=400, speed=2)),
+        (("--seed", "3", "--requests", "7"), Source(trace="t", limit=7)),
+    ],
+)
+async def test_a_trace_is_sent_as_a_replay_of_it_is_simulated(
+    tmp_path: Path, options: tuple[str, ...], source: Source
+) -> None:
+    trace, seed = tmp_path / "t.jsonl", 3 if "--seed" in options else 0
+    trace.write_text("".join(TRACE_ROW % (10 * n) for n in range(9)))
+    async with rude_server(streams(GOOD)) as server:
+        code, out, _ = await run_bench(
+            server.url, "--trace", str(trace), "--model", "m", "--json", "-", *options
+        )
+    assert code == 0
+    wanted = stream(source, seed=seed, trace=read_trace_file(trace))
+    [run] = json.loads(out)["runs"]
+    assert [record["due_s"] for record in run["records"]] == [r.at_s for r in wanted]
 
 
 async def test_failures_end_with_one_and_json_goes_to_stdout() -> None:
@@ -152,7 +176,7 @@ async def test_a_server_that_is_not_there_is_named() -> None:
         (["x", "--trace", __file__], "line 1 is in no known trace format"),
         (["x", "--speed", "0"], "--speed"),
         (["x", "--json", str(Path(__file__).parent)], "is a folder. Remedy: name a file"),
-        (["x", "--window-s", "1", "2"], "--window-s goes with --trace"),
+        (["x", "--window-s", "1", "2"], "A window goes with a trace"),
         (["x", "--policy", ","], "--policy names none"),
     ],
 )

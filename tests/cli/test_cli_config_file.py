@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pointsman.cli import config_file, config_reference
+from pointsman.cli import config_example, config_file, config_reference
 from pointsman.cli.config import Config
 from pointsman.cli.yaml_reader import Problem, Rejected
 
@@ -24,7 +24,7 @@ def problems(tmp_path: Path, text: str, environment: dict[str, str] | None = Non
 
 
 def test_example_is_valid_and_names_every_field(tmp_path: Path) -> None:
-    example = config_file.example()
+    example = config_example.example()
     assert load(tmp_path, example).engines[0].url == "http://127.0.0.1:8000"
     uncommented = "\n".join(
         line.replace("# ", "", 1) if _is_field(line) else line for line in example.splitlines()
@@ -40,7 +40,7 @@ def _is_field(line: str) -> bool:
 
 
 def test_every_field_is_described() -> None:
-    example = config_file.example().splitlines()
+    example = config_example.example().splitlines()
     for number, line in enumerate(example):
         if _is_field(line):
             assert example[number - 1].strip().startswith("#"), line

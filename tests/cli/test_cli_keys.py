@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pointsman.cli import config_file
+from pointsman.cli import config_example, config_file
 from pointsman.cli.config import Config, Key, Listen
 from pointsman.cli.main import main
 from pointsman.cli.wiring import api_keys, gateway_options
@@ -133,7 +133,7 @@ def test_every_rule_reaches_the_gateway() -> None:
 
 
 def test_the_example_key_is_valid_when_it_is_uncommented(tmp_path: Path) -> None:
-    example = config_file.example()
+    example = config_example.example()
     found = re.search(r"^keys:\n((?:  # .*\n)+)", example, re.MULTILINE)
     assert found
     block = re.sub(r"^  # ", "  ", found[0], flags=re.MULTILINE)

@@ -1,13 +1,11 @@
 """`pointsman agent`: beside an engine or several, tells the scheduler of them."""
 
-import asyncio
 import os
 import re
 import signal
 import socket
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,9 +15,9 @@ import uvloop
 from pointsman.agent import Agent, AgentOptions, EngineOptions, FrontOptions, SchedulerAddress
 from pointsman.cli.children import die_with_parent
 from pointsman.cli.control_address import UnusableControl, control_address, read_secret
-from pointsman.cli.process import set_up_logging
-from pointsman.cli.serve import fail
+from pointsman.cli.messages import fail, set_up_logging
 from pointsman.cli.shared_options import POSITIVE, engine_key
+from pointsman.cli.signals import on_signals
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName
 from pointsman.engines.adapters.address import kv_events_problem, url_problem
@@ -227,7 +225,7 @@ def agent(
 async def _run(options: AgentOptions) -> str:
     """Why it has ended by itself; empty if it was told to."""
     running = Agent(options, prepare=die_with_parent(os.getpid()))
-    with _on_signals(running):
+    with on_signals({signal.SIGTERM: running.stop, signal.SIGINT: running.stop}):
         try:
             await running.run()
         except OSError as error:
@@ -292,16 +290,3 @@ def _advertised(url: str, host: str | None) -> str:
 def _own_name() -> str:
     """The host's name, as far as it may be an engine's."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:63].lstrip("._-") or "agent"
-
-
-@contextmanager
-def _on_signals(running: Agent) -> Iterator[None]:
-    """Say goodbye on SIGTERM and SIGINT."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, running.stop)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)

@@ -2,8 +2,8 @@
 
 import resource
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import click
@@ -12,7 +12,6 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from pointsman.cli.bench_output import check_outputs, write
 from pointsman.cli.bench_session import (
     OnRecord,
     Plan,
@@ -20,18 +19,21 @@ from pointsman.cli.bench_session import (
     UnknownPolicyError,
     run_plan,
 )
+from pointsman.cli.outputs import check_outputs, write_outputs
 from pointsman.cli.shared_options import (
     ABOVE_ZERO,
     POSITIVE,
     admin_url_option,
     html_option,
     json_option,
+    names_in,
     window_option,
     workload_option,
 )
-from pointsman.cli.trace_file import read_trace_file
+from pointsman.cli.sources import check_source, read_trace_file, window_of
 from pointsman.loadgen.client import ClientLimits, parse_target
 from pointsman.loadgen.runner import Endpoint
+from pointsman.report.page import render_page
 from pointsman.report.run import (
     Load,
     LoadMode,
@@ -39,16 +41,17 @@ from pointsman.report.run import (
     RunFileError,
     Workload,
     decode_runs,
+    encode_runs,
 )
-from pointsman.traffic.arrivals import accelerate, poisson, window
+from pointsman.report.table import print_comparison, print_run
 from pointsman.traffic.ideal import ideal_hit_ratio
 from pointsman.traffic.outcome import RequestRecord
 from pointsman.traffic.replayed import Slo
 from pointsman.traffic.request import TrafficRequest, summarize
-from pointsman.traffic.source import WORKLOADS
-from pointsman.traffic.trace import Trace
+from pointsman.traffic.source import WORKLOADS, Source, stream
 
 REQUESTS_DEFAULT = 200
+WORKLOAD_DEFAULT = "shared-prefix"
 CONCURRENCY_DEFAULT = 16
 FILES_SPARE = 64
 """Descriptors left for everything but connections."""
@@ -99,7 +102,7 @@ Exit codes: 0 done, 1 a request failed or the server cannot be used, 2 wrong usa
     metavar="FILE",
     help="Replay this trace: JSON lines, Mooncake's or Azure's format; gzipped or not.",
 )
-@workload_option(WORKLOADS, otherwise="  [default: shared-prefix]")
+@workload_option(WORKLOADS, otherwise=f"  [default: {WORKLOAD_DEFAULT}]")
 @click.option(
     "--requests",
     type=POSITIVE,
@@ -146,7 +149,12 @@ Exit codes: 0 done, 1 a request failed or the server cannot be used, 2 wrong usa
     help="Which API is spoken.",
 )
 @click.option(
-    "--seed", type=int, metavar="N", default=0, show_default=True, help="Of arrivals and lengths."
+    "--seed",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Of arrivals and lengths; from 1 on it also moves a trace's arrivals a little.",
 )
 @click.option(
     "--timeout-s",
@@ -189,7 +197,7 @@ def bench(**given: Any) -> None:
     plan = _plan(options)
     check_outputs(options.json_file, options.html_file)
     runs = _run(plan)
-    write(runs, options.json_file, options.html_file)
+    _write(runs, options.json_file, options.html_file)
     sys.exit(any(run.interrupted or any(r.failed for r in run.records) for run in runs))
 
 
@@ -216,7 +224,7 @@ def compare(files: tuple[Path, ...], html_file: Path | None) -> None:
             raise click.UsageError(f"{path}: {error}") from None
     if len(runs) < 2:
         raise click.UsageError("One run cannot be compared. Give a second file.")
-    write(tuple(runs), None, html_file)
+    _write(runs, None, html_file)
 
 
 def _plan(options: BenchOptions) -> Plan:
@@ -225,26 +233,22 @@ def _plan(options: BenchOptions) -> Plan:
         raise click.UsageError("--trace and --workload exclude each other.")
     if options.concurrency and options.rate_rps:
         raise click.UsageError("--concurrency and --rate (open loop) exclude each other.")
-    if options.window_s and not options.trace_file:
-        raise click.UsageError("--window-s goes with --trace: made-up requests are no recording.")
-    policies = tuple(filter(None, (options.policies or "").split(",")))
-    if options.policies is not None and not policies:
-        raise click.UsageError("--policy names none. Remedy: give one like round_robin.")
+    policies = () if options.policies is None else names_in("--policy", options.policies)
     try:
         target = parse_target(options.url)
         admin = parse_target(options.admin_url) if policies else None
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    name, stream, notes = _stream(options)
+    name, requests, notes = _requests(options)
     return Plan(
         target=target,
         admin=admin,
-        requests=stream,
+        requests=requests,
         workload=Workload(
             name=name,
             seed=options.seed,
-            traffic=summarize(stream),
-            ideal_hit_ratio=ideal_hit_ratio(stream),
+            traffic=summarize(requests),
+            ideal_hit_ratio=ideal_hit_ratio(requests),
             notes=notes,
         ),
         load=_load(options),
@@ -272,31 +276,34 @@ def _load(options: BenchOptions) -> Load:
     )
 
 
-def _stream(options: BenchOptions) -> tuple[str, tuple[TrafficRequest, ...], tuple[str, ...]]:
-    """Name, requests and notes of what is sent."""
-    if options.trace_file:
-        trace = read_trace_file(options.trace_file)
-        return options.trace_file.name, _from_trace(trace, options), trace.notes
-    name = options.workload or "shared-prefix"
-    stream = WORKLOADS[name](
-        requests=options.requests or REQUESTS_DEFAULT,
-        rate_rps=options.rate_rps or 1.0,  # a closed loop takes no notice of arrivals
-        rng=Random(options.seed),
+def _requests(options: BenchOptions) -> tuple[str, tuple[TrafficRequest, ...], tuple[str, ...]]:
+    """What is sent: its name, the requests, and notes on them. As `pointsman replay` makes it."""
+    source = Source(
+        rate_rps=options.rate_rps,
+        window=window_of(options.window_s),
+        limit=options.requests,
+        speed=options.speed,
     )
-    return name, accelerate(stream, speed=options.speed), ()
+    if options.trace_file is None:
+        name, trace = options.workload or WORKLOAD_DEFAULT, None
+        source = msgspec.structs.replace(
+            source,
+            workload=name,
+            rate_rps=options.rate_rps or _ANY_RATE_RPS,
+            limit=options.requests or REQUESTS_DEFAULT,
+        )
+    else:
+        name, trace = options.trace_file.name, read_trace_file(options.trace_file)
+        source = msgspec.structs.replace(source, trace=str(options.trace_file))
+    check_source(source)
+    try:
+        requests = stream(source, seed=options.seed, trace=trace)
+    except ValueError as error:
+        raise click.UsageError(f"{name}: {error}.") from None
+    return name, requests, () if trace is None else trace.notes
 
 
-def _from_trace(trace: Trace, options: BenchOptions) -> tuple[TrafficRequest, ...]:
-    stream = trace.requests
-    if options.window_s:
-        start_s, end_s = options.window_s
-        stream = window(stream, start_s=start_s, end_s=end_s)
-        if not stream:
-            raise click.UsageError(f"--window-s {start_s:g} {end_s:g} holds no request.")
-    stream = accelerate(stream[: options.requests], speed=options.speed)
-    if options.rate_rps:
-        return poisson(stream, rate_rps=options.rate_rps, rng=Random(options.seed))
-    return stream
+_ANY_RATE_RPS = 1.0  # of a workload in a closed loop, which takes no notice of arrivals
 
 
 def _connections(wanted: int) -> int:
@@ -338,3 +345,21 @@ def _run(plan: Plan) -> tuple[Run, ...]:
             bar.stop()
             print(f"pointsman bench: {error}", file=sys.stderr)
             sys.exit(1)
+
+
+def _write(runs: Sequence[Run], json_file: str | None, html_file: Path | None) -> None:
+    runs = tuple(runs)
+
+    def show(console: Console) -> None:
+        if len(runs) == 1:
+            print_run(console, runs[0])
+        else:
+            print_comparison(console, runs)
+
+    write_outputs(
+        show,
+        lambda: encode_runs(runs),
+        lambda: render_page(runs),
+        json_file=json_file,
+        html_file=html_file,
+    )

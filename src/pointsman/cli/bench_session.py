@@ -4,12 +4,13 @@ import asyncio
 import secrets
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import msgspec
 
-from pointsman.cli.config_file import unknown_name
+from pointsman.cli.messages import unknown_name
+from pointsman.cli.signals import on_signals
 from pointsman.loadgen.client import ClientLimits, LoadClient, Target
 from pointsman.loadgen.runner import Endpoint, LoadOptions, LoadRun
 from pointsman.report.run import Load, Run, Workload
@@ -121,13 +122,8 @@ async def _stopped_by_interrupt(load: LoadRun) -> AsyncIterator[asyncio.Event]:
         stopped.set()
         load.stop()
 
-    with suppress(NotImplementedError):  # not on Windows, where Ctrl-C raises as usual
-        loop.add_signal_handler(signal.SIGINT, stop)
-    try:
+    with on_signals({signal.SIGINT: stop}):
         yield stopped
-    finally:
-        with suppress(NotImplementedError):
-            loop.remove_signal_handler(signal.SIGINT)
 
 
 class _Model(msgspec.Struct):

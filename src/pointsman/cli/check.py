@@ -1,12 +1,12 @@
 """`pointsman check` and `pointsman init`: the configuration file."""
 
 import os
-import sys
 from pathlib import Path
 
 import click
 
-from pointsman.cli import config_file, config_reference
+from pointsman.cli import config_example, config_file, config_reference
+from pointsman.cli.messages import fail, reject
 from pointsman.cli.yaml_reader import Rejected
 from pointsman.core.policies import catalog
 
@@ -22,8 +22,7 @@ def check(file: Path) -> None:
     try:
         config = config_file.load(file, os.environ, catalog.names(), opens_tokenizers=True)
     except Rejected as rejected:
-        print_problems(file, rejected)
-        sys.exit(2)
+        reject(rejected.lines(file))
     engines = len(config.engines)
     models = f", {len(config.models)} with a tokenizer" if config.models else ""
     click.echo(f"ok: {engines} engine{'' if engines == 1 else 's'}, policy {config.policy}{models}")
@@ -42,21 +41,13 @@ def init(file: Path, force: bool, reference: bool) -> None:
         click.echo(config_reference.reference(), nl=False)
         return
     if str(file) == "-":
-        click.echo(config_file.example(), nl=False)
+        click.echo(config_example.example(), nl=False)
         return
     try:
         with file.open("w" if force else "x", encoding="utf-8") as out:
-            out.write(config_file.example())
+            out.write(config_example.example())
     except FileExistsError:
-        click.echo(f"pointsman: {file} exists; --force overwrites it", err=True)
-        sys.exit(2)
+        fail(f"{file} exists; --force overwrites it")
     except OSError as error:
-        click.echo(f"pointsman: {file} cannot be written: {error.strerror}", err=True)
-        sys.exit(2)
+        fail(f"{file} cannot be written: {error.strerror}")
     click.echo(f"wrote {file}; edit its engines, then: pointsman serve -c {file}")
-
-
-def print_problems(file: Path, rejected: Rejected) -> None:
-    """One line each, as compilers do it, so that editors can jump there."""
-    for problem in rejected.problems:
-        click.echo(f"{file}:{problem.line}:{problem.column}: {problem.message}", err=True)

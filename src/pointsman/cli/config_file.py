@@ -1,20 +1,15 @@
-"""A configuration file, read and checked as a whole; and the example that documents it."""
+"""A configuration file, read and checked as a whole."""
 
-import difflib
 import ipaddress
 import re
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-
-import msgspec
-from msgspec import inspect
 
 from pointsman.cli.config import Config, Engine, Key
 from pointsman.cli.control_address import UnusableControl, control_address, read_secret
+from pointsman.cli.messages import unknown_name
 from pointsman.cli.tokenizers import model_problems
-from pointsman.cli.yaml_reader import Document, Position, Problem, Rejected, read
+from pointsman.cli.yaml_reader import Document, Problem, Rejected, read, read_text
 from pointsman.engines.adapters.address import kv_events_problem, url_problem
 from pointsman.engines.adapters.keys import key_problem
 
@@ -39,21 +34,13 @@ def load(
     What does not stand alone may still be opened or closed to strangers by its caller.
     `opens_tokenizers` reads tokenizers as a whole, which takes a second each.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise Rejected([Problem(1, 1, "no such file; `pointsman init` writes one")]) from None
-    except OSError as error:
-        raise Rejected([Problem(1, 1, f"cannot be read: {error.strerror}")]) from None
-    except UnicodeDecodeError as error:
-        raise Rejected([Problem(1, 1, f"is not UTF-8: {error.reason}")]) from None
+    text = read_text(path, if_missing="no such file; `pointsman init` writes one")
     config, document = read(text, Config, environment)
     problems = list(_inconsistencies(config, document, policies, needs_engines))
     for where, problem in model_problems(config.models, opens=opens_tokenizers):
-        problems.append(Problem(*document.positions.get(where, Position(1, 1)), problem))
+        problems.append(Problem(*document.nearest(*where), problem))
     if stands_alone and (problem := openness_problem(config)):
-        position = document.positions.get(("listen", "host"), Position(1, 1))
-        problems.append(Problem(*position, f"listen.host: {problem}"))
+        problems.append(Problem(*document.nearest("listen", "host"), f"listen.host: {problem}"))
     if problems:
         raise Rejected(problems)
     return config
@@ -63,12 +50,7 @@ def _inconsistencies(
     config: Config, document: Document, policies: Sequence[str], needs_engines: bool
 ) -> Iterator[Problem]:
     """What no field shows alone."""
-
-    def at(*path: str | int) -> Position:
-        while path and path not in document.positions:
-            path = path[:-1]
-        return document.positions.get(path, Position(1, 1))
-
+    at = document.nearest
     if policies and config.policy not in policies:
         yield Problem(*at("policy"), f"policy: {unknown_name(config.policy, policies)}")
     if config.listen.port == config.admin.port != 0:
@@ -196,88 +178,3 @@ def key_problems(keys: Sequence[Key]) -> Iterator[tuple[tuple[str | int, ...], s
 def engine_name(engine: Engine, index: int) -> str:
     """Its name, or engine-1, engine-2 …: an address must not reach clients by a header."""
     return engine.name or f"engine-{index + 1}"
-
-
-def unknown_name(name: str, known: Sequence[str]) -> str:
-    """A sentence about a name that is none of `known`."""
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
-    return f"'{name}' is none of {', '.join(known)}{hint}"
-
-
-_NOTHING: Mapping[str, str] = MappingProxyType({})
-
-# --- the example --------------------------------------------------------------------------
-
-_EXAMPLE_ENGINE = {"url": "http://127.0.0.1:8000"}
-_EXAMPLE_ITEMS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "keys": {"name": "team-a", "hash": HASH_PREFIX + 64 * "0"},
-        "models": {"name": "my-model", "tokenizer": "/models/my-model"},
-    }
-)
-
-
-def example() -> str:
-    """A commented file with every field; what is not commented out is what must be given."""
-    lines = [
-        "# Pointsman. Uncomment what is to differ from its default; then: pointsman check FILE",
-        "",
-    ]
-    root = inspect.type_info(Config)
-    assert isinstance(root, inspect.StructType)
-    for field in root.fields:
-        lines += [*_comment(description(field.type), 0)]
-        lines += _section(field)
-        lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _section(field: inspect.Field) -> list[str]:
-    kind = bare(field.type)
-    if isinstance(kind, inspect.StructType):
-        return [f"{field.name}:", *_fields(kind, indent=2)]
-    if isinstance(kind, inspect.VarTupleType):
-        item = bare(kind.item_type)
-        assert isinstance(item, inspect.StructType)
-        if field.name == "engines":
-            return ["engines:", *_fields(item, indent=4, first="  - ", given=_EXAMPLE_ENGINE)]
-        lines = _fields(item, indent=4, first="  - ", given=_EXAMPLE_ITEMS[field.name])
-        return [f"{field.name}:", *(f"  # {line[2:]}" for line in lines)]
-    return [f"{field.name}: {_yaml(field.default)}"]
-
-
-def _fields(
-    kind: inspect.StructType, *, indent: int, first: str = "", given: Mapping[str, str] = _NOTHING
-) -> list[str]:
-    lines: list[str] = []
-    for number, field in enumerate(kind.fields):
-        value = given.get(field.name)
-        default = field.default_factory() if callable(field.default_factory) else field.default
-        lines += _comment(description(field.type), indent)
-        lead = first if first and number == 0 else " " * indent
-        text = _yaml(default if value is None else value)
-        lines.append(f"{lead}{'' if value else '# '}{field.name}: {text}")
-    return lines
-
-
-def _comment(text: str, indent: int) -> list[str]:
-    lead = f"{' ' * indent}# "
-    return textwrap.wrap(text, 96, initial_indent=lead, subsequent_indent=lead)
-
-
-def description(kind: inspect.Type) -> str:
-    """What a field's annotation says of it."""
-    extra = kind.extra_json_schema if isinstance(kind, inspect.Metadata) else None
-    return str((extra or {}).get("description", ""))
-
-
-def bare(kind: inspect.Type) -> inspect.Type:
-    """The type without its annotations."""
-    while isinstance(kind, inspect.Metadata):
-        kind = kind.type
-    return kind
-
-
-def _yaml(value: object) -> str:
-    return msgspec.json.encode(value).decode()

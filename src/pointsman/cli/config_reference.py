@@ -7,7 +7,7 @@ from msgspec import inspect
 
 from pointsman.cli.config import Config
 from pointsman.cli.config_change import is_live
-from pointsman.cli.config_file import bare, description
+from pointsman.cli.config_example import bare, description
 
 _HEAD = """\
 # Configuration

@@ -9,10 +9,9 @@ import click
 import msgspec
 
 from pointsman.cli import config_file
-from pointsman.cli.check import print_problems
 from pointsman.cli.config import Config, Engine, Model
 from pointsman.cli.config_file import engine_name, is_loopback
-from pointsman.cli.serve import fail
+from pointsman.cli.messages import fail, reject
 from pointsman.cli.shared_options import config_option, engine_key, engines_option
 from pointsman.cli.tokenizers import ENGINE, load_model
 from pointsman.cli.wiring import engine_keys
@@ -104,8 +103,7 @@ def _configured(file: Path | None, urls: tuple[str, ...], model: str | None) -> 
                 file, os.environ, catalog.names(), needs_engines=not urls, stands_alone=False
             )
         except Rejected as rejected:
-            print_problems(file, rejected)
-            sys.exit(2)
+            reject(rejected.lines(file))
     for url in urls:
         if problem := url_problem(url):
             fail(f"--engine: {problem}")

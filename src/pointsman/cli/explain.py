@@ -4,12 +4,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import click
 import msgspec
 
+from pointsman.cli.messages import fail
 from pointsman.cli.shared_options import ADMIN_URL, admin_url_option
 from pointsman.core.blocks import Unit
 from pointsman.core.decision import Candidate, Decision, Ineligible
@@ -81,7 +82,7 @@ def explain(
         answer = _ask(f"{admin_url}/pointsman/v1/decisions?limit=1")
         decisions = msgspec.json.decode(answer, type=_Many).decisions
         if not decisions:
-            _leave(1, "nothing has been decided yet; --prompt TEXT tries")
+            fail("nothing has been decided yet; --prompt TEXT tries", code=1)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(decisions), indent=2))
         return
@@ -113,7 +114,7 @@ def _body(file: Path | None, prompt: str | None, model: str | None) -> bytes:
     try:
         return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
-        _leave(2, f"{file} cannot be read: {error.strerror}")
+        fail(f"{file} cannot be read: {error.strerror}")
 
 
 def _ask(url: str, body: bytes | None = None) -> bytes:
@@ -128,12 +129,12 @@ def _ask(url: str, body: bytes | None = None) -> bytes:
     except urllib.error.HTTPError as refusal:
         problem = _problem(refusal.read(), refusal.code)
         if problem.code == "route_not_found":  # the gateway's own word: no admin plane has it
-            _leave(2, f"{url} is the API, not the admin plane (by default {ADMIN_URL})")
-        _leave(1 if refusal.code == 404 else 2, problem.message)
+            fail(f"{url} is the API, not the admin plane (by default {ADMIN_URL})")
+        fail(problem.message, code=1 if refusal.code == 404 else 2)
     except (urllib.error.URLError, OSError, ValueError) as error:
         cause = getattr(error, "reason", error)
         cause = getattr(cause, "strerror", None) or cause
-        _leave(2, f"no admin plane at {url}: {cause}; is `pointsman up` or `serve` running?")
+        fail(f"no admin plane at {url}: {cause}; is `pointsman up` or `serve` running?")
 
 
 def _problem(body: bytes, status: int) -> _Problem:
@@ -141,11 +142,6 @@ def _problem(body: bytes, status: int) -> _Problem:
         return msgspec.json.decode(body, type=_Refusal).error
     except msgspec.DecodeError:
         return _Problem(f"the admin plane answers {status}")
-
-
-def _leave(code: int, message: str) -> NoReturn:
-    click.echo(f"pointsman: {message}", err=True)
-    sys.exit(code)
 
 
 # --- for people ---------------------------------------------------------------------------

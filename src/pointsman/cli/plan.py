@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from pointsman.cli.check import print_problems
+from pointsman.cli.messages import reject
 from pointsman.cli.plan_file import Commission, load_plan
 from pointsman.cli.yaml_reader import Rejected
 from pointsman.planner.model import ServerChain, Stage
@@ -58,8 +58,7 @@ def plan(file: Path, goal: str, as_json: bool) -> None:
     try:
         commission = load_plan(file, os.environ)
     except Rejected as rejected:
-        print_problems(file, rejected)
-        sys.exit(2)
+        reject(rejected.lines(file))
     found = plan_for(
         commission.servers, commission.service, rate_per_s=commission.rate_per_s, goal=Goal(goal)
     )

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from pointsman.cli.config import Name
-from pointsman.cli.yaml_reader import Document, Position, Problem, Rejected, read
+from pointsman.cli.yaml_reader import Problem, Rejected, read, read_text
 from pointsman.planner.model import Server, Service, layer_time_s
 from pointsman.planner.plan import copies
 
@@ -66,14 +66,9 @@ class Commission(msgspec.Struct, frozen=True, kw_only=True):
 
 def load_plan(path: Path, environment: Mapping[str, str]) -> Commission:
     """What a file commissions. Raises Rejected."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise Rejected([Problem(1, 1, f"cannot be read: {error.strerror}")]) from None
-    except UnicodeDecodeError as error:
-        raise Rejected([Problem(1, 1, f"is not UTF-8: {error.reason}")]) from None
-    file, document = read(text, _File, environment)
-    if found := [_placed(document, *problem) for problem in _inconsistencies(file)]:
+    file, document = read(read_text(path), _File, environment)
+    found = [Problem(*document.nearest(*path), told) for path, told in _inconsistencies(file)]
+    if found:
         raise Rejected(found)
     return Commission(
         servers=tuple(server for entry in file.servers for server in _servers(entry, file)),
@@ -86,12 +81,6 @@ def load_plan(path: Path, environment: Mapping[str, str]) -> Commission:
 
 
 _Path = tuple[str | int, ...]
-
-
-def _placed(document: Document, path: _Path, message: str) -> Problem:
-    while path and path not in document.positions:
-        path = path[:-1]
-    return Problem(*document.positions.get(path, Position(1, 1)), message)
 
 
 def _inconsistencies(file: _File) -> Iterator[tuple[_Path, str]]:

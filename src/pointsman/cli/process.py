@@ -6,7 +6,6 @@ import gc
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
@@ -23,6 +22,7 @@ from pointsman.cli.control_address import UnusableControl
 from pointsman.cli.engine_changes import apply_engines, engine_conflicts
 from pointsman.cli.node_watchers import ForgetfulPools, WarmUpByReplay, hot_samples
 from pointsman.cli.reload import Reloader, Source
+from pointsman.cli.signals import on_signals
 from pointsman.cli.tokenizers import Tokenizers, tokenized
 from pointsman.cli.wiring import (
     agent_listener_options,
@@ -53,7 +53,6 @@ from pointsman.telemetry.cluster_metrics import ClusterMetrics, StateMetrics
 from pointsman.telemetry.collector_metrics import CollectorMetrics
 from pointsman.telemetry.decisions import DecisionRing
 from pointsman.telemetry.metrics import RequestMetrics
-from pointsman.telemetry.reader import MessageHandler
 from pointsman.telemetry.reload_metrics import ReloadMetrics
 from pointsman.wire.openai import BadRequest, endpoint_of
 
@@ -120,7 +119,7 @@ class Process:
             await self._listen(gateway, stack)
             await self._listen_for_admins(gateway, stack, tokenizers.service)
             await self._listen_for_agents(stack)
-            stack.enter_context(_on_signals(self.stop, self.reloader.ask))
+            stack.enter_context(on_signals(self._signal_handlers()))
             async with asyncio.TaskGroup() as tasks:
                 collecting = tasks.create_task(self.fleet.run())
                 tokenizing = tasks.create_task(tokenizers.run())
@@ -134,6 +133,10 @@ class Process:
                 await self._drain(gateway)
                 collecting.cancel()
                 tokenizing.cancel()
+
+    def _signal_handlers(self) -> Mapping[signal.Signals, Callable[[], None]]:
+        reload = partial(self.reloader.ask, "SIGHUP")
+        return {signal.SIGTERM: self.stop, signal.SIGINT: self.stop, signal.SIGHUP: reload}
 
     # --- a configuration that is read again: `reload.Target` -----------------------------
 
@@ -293,16 +296,6 @@ class _Observer:
         self._metrics.replayed(result)
 
 
-def set_up_logging(level: str) -> None:
-    """Messages to stderr; the access log is another thing, on stdout."""
-    logging.basicConfig(
-        handlers=[MessageHandler(sys.stderr)],
-        level=level.upper(),
-        format="%(asctime)s %(levelname)-7s %(message)s",
-        datefmt="%H:%M:%S",
-    )
-
-
 @contextmanager
 def _explained(option: str, host: str, port: int) -> Iterator[None]:
     """Turn a failure to listen into what to do about it."""
@@ -319,17 +312,3 @@ def listen_problem(option: str, host: str, port: int, error: OSError) -> str:
     if known not in (errno.EADDRINUSE, errno.EACCES):
         option = "--host" if option == "--port" else "admin.host"
     return f"cannot listen on {host}:{port}: {cause}; choose another {option}"
-
-
-@contextmanager
-def _on_signals(stop: Callable[[], None], reload: Callable[[str], None]) -> Iterator[None]:
-    """Call `stop` on SIGTERM and SIGINT, `reload` on SIGHUP."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    loop.add_signal_handler(signal.SIGHUP, reload, "SIGHUP")
-    try:
-        yield
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.remove_signal_handler(number)

@@ -158,9 +158,7 @@ class Reloader:
         try:
             read = await asyncio.to_thread(self._source.read)  # long files take a second
         except Rejected as rejected:
-            return _rejected(
-                *(f"{file}:{p.line}:{p.column}: {p.message}" for p in rejected.problems)
-            )
+            return _rejected(*rejected.lines(file))
         config = with_names(read, target.config.engines)
         if problems := target.conflicts(config):
             return _rejected(*(f"{file}:1:1: {problem}" for problem in problems))

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from pointsman.cli.bench_output import check_outputs, replace_file
+from pointsman.cli.outputs import check_outputs, write_outputs
 from pointsman.cli.replay_jobs import Job, Result, SimulationFailed, run_jobs
 from pointsman.cli.replay_plan import NODES_DEFAULT, RATE_PER_NODE_RPS, ReplayOptions, plan
 from pointsman.cli.replay_study import Extras, all_jobs, study_of
@@ -26,14 +26,10 @@ from pointsman.core.policies import catalog
 from pointsman.engines.compute_model import PROFILE_DEFAULT, PROFILES
 from pointsman.report.replay.document import encode_study
 from pointsman.report.replay.page import render_study
-from pointsman.report.replay.study import Study
 from pointsman.report.replay.table import print_study
 from pointsman.sim.scenario import Index
 from pointsman.traffic.replayed import Slo
 from pointsman.traffic.source import REQUESTS_DEFAULT, WORKLOADS
-
-PIPE_COLUMNS = 200
-"""Of tables that go to a file: there is no terminal to be too narrow for them."""
 
 _SLO = Slo()
 
@@ -190,7 +186,13 @@ def replay(**given: Any) -> None:
     jobs = all_jobs(planned, extras)
     results = _simulated(jobs, options.jobs or len(os.sched_getaffinity(0)))
     study = study_of(planned, results, extras)
-    _write(study, options)
+    write_outputs(
+        lambda console: print_study(console, study),
+        lambda: encode_study(study, timing=options.timing),
+        lambda: render_study(study),
+        json_file=options.json_file,
+        html_file=options.html_file,
+    )
     if any(not verdict.kept for verdict in study.verdicts):
         sys.exit(1)
 
@@ -217,17 +219,3 @@ def _simulated(jobs: Sequence[Job], processes: int) -> list[Result]:
             bar.stop()
             print(f"pointsman replay: {error}", file=sys.stderr)
             sys.exit(1)
-
-
-def _write(study: Study, options: ReplayOptions) -> None:
-    if options.json_file:
-        data = encode_study(study, timing=options.timing)
-        if options.json_file == "-":
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
-        else:
-            replace_file(Path(options.json_file), data)
-    if options.html_file:
-        replace_file(options.html_file, render_study(study).encode())
-    if options.json_file != "-":
-        print_study(Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS), study)

@@ -10,10 +10,11 @@ import click
 import msgspec
 
 from pointsman.cli.config import Config
-from pointsman.cli.config_file import unknown_name
+from pointsman.cli.messages import unknown_name
 from pointsman.cli.scenario_case import Case, Variant
 from pointsman.cli.scenario_file import load_cases
-from pointsman.cli.trace_file import read_trace_file
+from pointsman.cli.shared_options import names_in
+from pointsman.cli.sources import check_source, read_trace_file, window_of
 from pointsman.cli.wiring import scheduler_options
 from pointsman.cli.yaml_reader import Rejected
 from pointsman.core.options import SchedulerOptions
@@ -24,7 +25,7 @@ from pointsman.traffic.ideal import ideal_hit_ratio
 from pointsman.traffic.mix import mixed, seed_of_part
 from pointsman.traffic.replayed import Slo
 from pointsman.traffic.request import TrafficRequest
-from pointsman.traffic.source import Source, Window, problems, stream
+from pointsman.traffic.source import Source, stream
 from pointsman.traffic.trace import Trace
 
 SCENARIO_SUFFIXES = (".yaml", ".yml")
@@ -127,8 +128,7 @@ def _cases_of(path: Path) -> tuple[Case, ...]:
     try:
         return load_cases(path, os.environ, catalog.names())
     except Rejected as rejected:
-        lines = "\n".join(f"{path}:{p.line}:{p.column}: {p.message}" for p in rejected.problems)
-        raise click.UsageError(lines) from None
+        raise click.UsageError("\n".join(rejected.lines(path))) from None
 
 
 def _check_options_beside_files(options: ReplayOptions, files: Sequence[Path]) -> None:
@@ -166,9 +166,7 @@ def _cases_from_options(options: ReplayOptions) -> Iterator[Case]:
         rate_rps=options.rate_rps,
         limit=options.limit,
         speed=options.speed or 1.0,
-        window=None
-        if options.window_s is None
-        else Window(start_s=options.window_s[0], end_s=options.window_s[1]),
+        window=window_of(options.window_s),
     )
     if options.workload:
         rate_rps = options.rate_rps or RATE_PER_NODE_RPS * nodes
@@ -199,8 +197,7 @@ def _parameters(given: Sequence[str]) -> dict[str, float]:
 
 
 def _case(options: ReplayOptions, name: str, source: Source) -> Case:
-    for problem in problems(source):
-        raise click.UsageError(f"{problem.message[:1].upper()}{problem.message[1:]}.")
+    check_source(source)
     index = Knowledge().index if options.index is None else Index(options.index)
     return Case(
         name=name,
@@ -243,9 +240,7 @@ def _policies(given: str | None) -> tuple[str, ...]:
         return ()
     if given.strip() == "all":
         return tuple(catalog.names())
-    names = tuple(dict.fromkeys(filter(None, (name.strip() for name in given.split(",")))))
-    if not names:
-        raise click.UsageError("--policy names none. Remedy: give one like round_robin, or all.")
+    names = tuple(dict.fromkeys(names_in("--policy", given)))
     for name in names:
         if name not in catalog.names():
             raise click.UsageError(f"--policy: {unknown_name(name, catalog.names())}.")

@@ -14,11 +14,11 @@ from pointsman.report.replay.study import ORACLE, ScenarioReport, SeedResult, St
 from pointsman.report.replay.verdict import Verdict
 from pointsman.report.rows import TIMES, count
 from pointsman.sim import pooled
+from pointsman.sim.pooled import POLICY as ORACLES_POLICY
 from pointsman.sim.scenario import NodeGroup
 from pointsman.traffic.request import summarize
 
-_ORACLES = SchedulerOptions(policy="round_robin")
-"""Of the pooled engine: with one node there is nothing to choose."""
+_ORACLES = SchedulerOptions(policy=ORACLES_POLICY)
 
 
 class Extras(msgspec.Struct, frozen=True, kw_only=True):

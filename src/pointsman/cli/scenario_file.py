@@ -3,8 +3,8 @@
 One scenario is the file itself; several stand under `scenarios:`, and `policies` and `seeds`
 beside it hold for those that say nothing of their own. The path of a trace is relative to the
 file. Fields are those of `sim.scenario.Scenario`, `traffic` those of `traffic.source.Source`, or
-a list of parts (`traffic.mix.Part`) that come together. `scenario_faults` finds what is wrong
-between fields.
+a list of parts (`traffic.mix.Part`) that come together. `scenario_problems` finds what is
+wrong between fields.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +15,8 @@ import msgspec
 import yaml
 
 from pointsman.cli.scenario_case import Case, Seed, Variant
-from pointsman.cli.scenario_faults import faults_of
-from pointsman.cli.yaml_reader import Document, Position, Problem, Rejected, read
+from pointsman.cli.scenario_problems import case_problems
+from pointsman.cli.yaml_reader import Document, Problem, Rejected, read, read_text
 from pointsman.traffic.mix import Part
 from pointsman.traffic.source import Source
 
@@ -36,13 +36,7 @@ def load_cases(
 
     `policies` are those that can be chosen.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise Rejected([Problem(1, 1, f"cannot be read: {error.strerror}")]) from None
-    except UnicodeDecodeError as error:
-        raise Rejected([Problem(1, 1, f"is not UTF-8: {error.reason}")]) from None
-    cases, prefixes, document = _read(text, environment)
+    cases, prefixes, document = _read(read_text(path), environment)
     if found := list(_inconsistencies(cases, prefixes, document, policies)):
         raise Rejected(found)
     return tuple(_with_trace_beside(case, path.parent) for case in cases)
@@ -89,18 +83,11 @@ def _inconsistencies(
     """What no field shows alone."""
     names: dict[str, int] = {}
     for case, prefix in zip(cases, prefixes, strict=True):
-
-        def at(*path: str | int, prefix: tuple[str | int, ...] = prefix) -> Position:
-            whole = (*prefix, *path)
-            while whole and whole not in document.positions:
-                whole = whole[:-1]
-            return document.positions.get(whole, Position(1, 1))
-
-        line = at("name").line
-        if (first := names.setdefault(case.name, line)) != line:
-            yield Problem(*at("name"), f"name: '{case.name}' is taken in line {first} already")
-        for path, message in faults_of(case, cases, policies):
-            yield Problem(*at(*path), message)
+        named = document.nearest(*prefix, "name")
+        if (first := names.setdefault(case.name, named.line)) != named.line:
+            yield Problem(*named, f"name: '{case.name}' is taken in line {first} already")
+        for path, message in case_problems(case, cases, policies):
+            yield Problem(*document.nearest(*prefix, *path), message)
 
 
 def _with_trace_beside(case: Case, folder: Path) -> Case:

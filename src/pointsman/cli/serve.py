@@ -1,30 +1,32 @@
 """`pointsman serve`: scheduler and gateway before given engines."""
 
 import os
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 import click
 import msgspec
 import uvloop
 
 from pointsman.cli import config_file
-from pointsman.cli.check import print_problems
 from pointsman.cli.config import Config, Engine, Model
 from pointsman.cli.config_file import is_loopback, openness_problem
-from pointsman.cli.process import CannotStart, Process, set_up_logging
+from pointsman.cli.messages import fail, printable_host, reject, say, set_up_logging
+from pointsman.cli.process import CannotStart, Process
 from pointsman.cli.reload import Source
-from pointsman.cli.shared_options import PORT, config_option, engine_key, engines_option
+from pointsman.cli.shared_options import (
+    POLICY,
+    POLICY_HELP,
+    PORT,
+    config_option,
+    engine_key,
+    engines_option,
+)
 from pointsman.cli.tokenizers import model_problems
 from pointsman.cli.yaml_reader import Problem, Rejected
 from pointsman.core.policies import catalog
 from pointsman.engines.adapters.address import url_problem
-
-POLICY = click.Choice(catalog.names())
-POLICY_HELP = f"How a node is chosen: {', '.join(catalog.names())}."
 
 
 @click.command(
@@ -114,12 +116,6 @@ def run(source: Source) -> None:
         fail(str(error))
 
 
-def fail(message: str) -> NoReturn:
-    """Say what is wrong, and leave as for wrong usage."""
-    click.echo(f"pointsman: {message}", err=True)
-    sys.exit(2)
-
-
 class Contradicted(Rejected):
     """The file and the command line together make no sense; there is no line to point at."""
 
@@ -132,8 +128,7 @@ def _read(source: Source) -> Config:
         fail(contradicted.problems[0].message)
     except Rejected as rejected:
         assert source.file is not None, "only a file has lines"
-        print_problems(source.file, rejected)
-        sys.exit(2)
+        reject(rejected.lines(source.file))
 
 
 def _configured(
@@ -214,15 +209,3 @@ def _admission(config: Config) -> str:
     if is_loopback(config.listen.host):
         return "none: every user of this machine gets in; `pointsman keys new NAME` makes one"
     return "none: anyone who reaches this port can use the engines, as 'open' says"
-
-
-def printable_host(host: str) -> str:
-    """As it stands in a URL that works from here."""
-    if host in ("", "0.0.0.0", "::"):  # noqa: S104 - shown, not bound
-        return "127.0.0.1"
-    return f"[{host}]" if ":" in host else host
-
-
-def say(text: str) -> None:
-    """To people: stdout is for the access log."""
-    click.echo(text, err=True)

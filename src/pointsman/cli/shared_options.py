@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from pointsman.core.policies import catalog
 from pointsman.engines.adapters.keys import key_problem
 from pointsman.engines.compute_model import PROFILE_DEFAULT, PROFILES
 
@@ -16,6 +17,8 @@ ADMIN_URL = "http://127.0.0.1:8081"
 PORT = click.IntRange(0, 65_535)
 POSITIVE = click.IntRange(min=1)
 ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
+POLICY = click.Choice(catalog.names())
+POLICY_HELP = f"How a node is chosen: {', '.join(catalog.names())}."
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -95,6 +98,14 @@ text_seed_option = click.option(
 
 
 # --- of measurements ----------------------------------------------------------------------
+
+
+def names_in(option: str, given: str) -> tuple[str, ...]:
+    """The names of a list like `a,b`. Raises UsageError if there is none."""
+    names = tuple(filter(None, (name.strip() for name in given.split(","))))
+    if not names:
+        raise click.UsageError(f"{option} names none. Remedy: give one.")
+    return names
 
 
 def workload_option(names: Iterable[str], *, otherwise: str = "") -> Callable[[Command], Command]:

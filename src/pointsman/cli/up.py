@@ -15,10 +15,12 @@ from rich.console import Console
 from pointsman.cli.children import ChildOptions, EngineFailed, engines
 from pointsman.cli.config import Admin, Config, Engine, Limits, Listen, Log
 from pointsman.cli.config_file import is_loopback
-from pointsman.cli.process import CannotStart, Process, listen_problem, set_up_logging
-from pointsman.cli.serve import POLICY, POLICY_HELP, fail, printable_host, say
+from pointsman.cli.messages import fail, printable_host, say, set_up_logging
+from pointsman.cli.process import CannotStart, Process, listen_problem
 from pointsman.cli.shared_options import (
     ADMIN_URL,
+    POLICY,
+    POLICY_HELP,
     PORT,
     engine_speed_option,
     host_option,
@@ -34,7 +36,6 @@ READY_S_MAX = 30.0
 
 CONNECTIONS_MAX = 4_096
 """A demonstration: within most machines' limit of file descriptors."""
-
 
 PROMPT = "Which track?"
 

@@ -8,6 +8,7 @@ them are reported at once. Leaves and their bounds are checked by msgspec.
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -38,6 +39,12 @@ class Document(NamedTuple):
     value: object
     positions: dict[tuple[str | int, ...], Position]
 
+    def nearest(self, *path: str | int) -> Position:
+        """The place of `path`, or of the innermost part around it that the file has."""
+        while path and path not in self.positions:
+            path = path[:-1]
+        return self.positions.get(path, Position(1, 1))
+
 
 class Rejected(Exception):  # noqa: N818 - it is an outcome, not a fault of ours
     """The file cannot be used; `problems` says why, in the file's order."""
@@ -45,6 +52,21 @@ class Rejected(Exception):  # noqa: N818 - it is an outcome, not a fault of ours
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("; ".join(problem.message for problem in problems))
         self.problems = sorted(problems)
+
+    def lines(self, file: Path) -> list[str]:
+        """One for each problem, as compilers write them, so that editors can jump there."""
+        return [f"{file}:{p.line}:{p.column}: {p.message}" for p in self.problems]
+
+
+def read_text(path: Path, *, if_missing: str = "") -> str:
+    """The file as it is. Raises Rejected, with `if_missing` instead where there is no file."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        told = if_missing if isinstance(error, FileNotFoundError) else ""
+        raise Rejected([Problem(1, 1, told or f"cannot be read: {error.strerror}")]) from None
+    except UnicodeDecodeError as error:
+        raise Rejected([Problem(1, 1, f"is not UTF-8: {error.reason}")]) from None
 
 
 def read(text: str, into: type[T], environment: Mapping[str, str]) -> tuple[T, Document]:

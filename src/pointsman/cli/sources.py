@@ -1,11 +1,23 @@
-"""A trace file, opened for the pure reader."""
+"""Sources of requests as commands are given them: checked, and their traces read."""
 
 import gzip
 from pathlib import Path
 
 import click
 
+from pointsman.traffic.source import Source, Window, problems
 from pointsman.traffic.trace import Trace, TraceError, read_trace
+
+
+def check_source(source: Source) -> None:
+    """Raises UsageError for the first of its problems."""
+    for problem in problems(source):
+        raise click.UsageError(f"{problem.message[:1].upper()}{problem.message[1:]}.")
+
+
+def window_of(span_s: tuple[float, float] | None) -> Window | None:
+    """What --window-s gives."""
+    return None if span_s is None else Window(start_s=span_s[0], end_s=span_s[1])
 
 
 def read_trace_file(path: Path) -> Trace:

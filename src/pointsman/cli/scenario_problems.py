@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from pointsman.cli.config import Config
-from pointsman.cli.config_file import unknown_name
+from pointsman.cli.messages import unknown_name
 from pointsman.cli.scenario_case import Case, Variant
 from pointsman.engines.compute_model.profiles import PROFILES
 from pointsman.report.replay.expectation import Expectation
@@ -18,8 +18,9 @@ UNHEARD = ("listen", "admin", "policy", "engines", "keys", "models", "log")
 """Sections of a configuration that no simulated scheduler goes by."""
 
 
-def faults_of(case: Case, cases: Sequence[Case], policies: Sequence[str]) -> Found:
-    """All of one case; `cases` are those of its file, `policies` those that can be chosen."""
+def case_problems(case: Case, cases: Sequence[Case], policies: Sequence[str]) -> Found:
+    """All of one case, each with its path in it. `cases` are those of its file, `policies` those
+    that can be chosen."""
     yield from _of_the_fleet(case)
     yield from _of_the_policies(case, policies)
     yield from _of_the_traffic(case)

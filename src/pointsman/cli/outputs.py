@@ -1,21 +1,18 @@
-"""Where the runs of `bench` and `compare` go: the terminal, a JSON file, a page."""
+"""Where measurements go: the terminal, a JSON file, a page."""
 
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from pointsman.report.page import render_page
 from pointsman.report.plots import PlotsUnavailableError, require_matplotlib
-from pointsman.report.run import Run, encode_runs
-from pointsman.report.table import print_comparison, print_run
 
-PIPE_COLUMNS = 160
+PIPE_COLUMNS = 200
 """Of tables that go to a file: there is no terminal to be too narrow for them."""
 
 
@@ -42,24 +39,27 @@ def check_outputs(json_file: str | None, html_file: Path | None) -> None:
             )
 
 
-def write(runs: Sequence[Run], json_file: str | None, html_file: Path | None) -> None:
-    runs = tuple(runs)
+def write_outputs(
+    show: Callable[[Console], None],
+    encode: Callable[[], bytes],
+    render: Callable[[], str],
+    *,
+    json_file: str | None,
+    html_file: Path | None,
+) -> None:
+    """`show` tables on stdout, or `encode` JSON to it or to a file; `render` a page."""
     if json_file == "-":
-        sys.stdout.buffer.write(encode_runs(runs))
+        sys.stdout.buffer.write(encode())
         sys.stdout.buffer.flush()
     else:
-        console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
-        if len(runs) == 1:
-            print_run(console, runs[0])
-        else:
-            print_comparison(console, runs)
-    if json_file and json_file != "-":
-        replace_file(Path(json_file), encode_runs(runs))
+        show(Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS))
+        if json_file:
+            _replace_file(Path(json_file), encode())
     if html_file:
-        replace_file(html_file, render_page(runs).encode())
+        _replace_file(html_file, render().encode())
 
 
-def replace_file(path: Path, data: bytes) -> None:
+def _replace_file(path: Path, data: bytes) -> None:
     """Write a file whole or not at all."""
     with tempfile.NamedTemporaryFile(
         dir=path.parent, prefix=f".{path.name}.", delete=False
