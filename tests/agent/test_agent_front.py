@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 
 from pointsman.agent.front import HAND_BACK, Front, FrontOptions
+from pointsman.engines.adapters import EngineKeys
 from pointsman.engines.simulated import RunningEngine
 from tests.support.engines import running_engine
 
@@ -63,6 +64,16 @@ async def test_answers_are_the_engines_own() -> None:
         assert status == 404, "a client's mistake is told as the engine tells it"
         async with s.session.get(f"{s.url}/v1/models") as reply:
             assert (await reply.json())["data"][0]["id"] == "sim"
+
+
+async def test_the_engines_key_is_added_in_the_place_of_the_clients() -> None:
+    async with running_engine(api_key="own") as engine:
+        for keys, status in ((EngineKeys({engine.url: "own"}), 200), (EngineKeys(), 401)):
+            async with (
+                Front(engine.url, FrontOptions(), keys=keys).serving() as front,
+                aiohttp.ClientSession(headers={"Authorization": "Bearer client's"}) as session,
+            ):
+                assert (await Setting(engine, front, session).complete())[0] == status
 
 
 async def test_a_stream_is_not_gathered() -> None:

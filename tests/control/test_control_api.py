@@ -207,6 +207,7 @@ async def test_nodes_come_and_go(client: Client, cluster: Cluster) -> None:
     [
         ({"name": "n2", "url": "10.0.0.1:80"}, "did you mean http://10.0.0.1:80"),
         ({"name": "n2", "url": "http://a:1", "kv_events": "maybe"}, "neither auto, off"),
+        ({"name": "n2", "url": "http://a:1", "api_key": "a b"}, "api_key: it holds what no header"),
         ({"name": "bad name", "url": "http://a:1"}, "name"),
         ({"name": "n2"}, "missing required field `url`"),
         ({"name": "n2", "url": "http://a:1", "concurency_max": 1}, "concurency_max"),

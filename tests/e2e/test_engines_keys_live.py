@@ -7,6 +7,7 @@ import pytest
 
 from tests.e2e.test_reload import Rig, reloading
 from tests.support.cluster import running_cluster
+from tests.support.engines import running_engine
 
 KEY = "engines-own-key"
 
@@ -22,6 +23,23 @@ async def test_engines_with_keys_are_served_and_their_keys_are_shown_nowhere(
             async with cluster.session.get(cluster.admin + path) as reply:
                 shown.append(await reply.text())
     assert not [text for text in shown if KEY in text]
+
+
+async def test_a_node_added_over_the_admin_plane_brings_its_key() -> None:
+    async with running_cluster(1) as cluster, running_engine(api_key=KEY) as engine:
+        node = {"name": "new", "url": engine.url, "api_key": KEY}
+        await cluster.admin_json("POST", "/nodes", node)
+        await cluster.process.fleet.until_described()
+        await cluster.admin_json("POST", "/nodes/engine-1/drain")
+        assert (await cluster.complete("a question")).node == "new"
+        assert KEY not in str(await cluster.state())
+        await cluster.admin_json("DELETE", "/nodes/new")
+        await cluster.admin_json("POST", "/nodes/engine-1/undrain")
+        await cluster.admin_json("POST", "/nodes", {"name": "new", "url": engine.url})
+        async with asyncio.timeout(10):
+            while "API key" not in str(await cluster.state()):  # noqa: ASYNC110 - looked at from outside
+                await asyncio.sleep(0.02)
+        await cluster.admin_json("DELETE", "/nodes/new")
 
 
 async def problem_of(rig: Rig, name: str) -> str:

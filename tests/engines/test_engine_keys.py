@@ -33,6 +33,19 @@ def test_an_empty_key_is_none_and_another_replaces_it() -> None:
     assert keys.authorization("a", 1) == ""
 
 
+def test_an_added_key_stays_over_reloads_and_yields_to_the_configuration() -> None:
+    keys = EngineKeys()
+    keys.add("http://a:1", "added")
+    keys.hold({"http://b:1": "k"})
+    assert keys.authorization("a", 1) == "Bearer added"
+    keys.hold({"http://a:1": "configured"})
+    assert keys.authorization("a", 1) == "Bearer configured"
+    keys.hold({})
+    keys.drop("http://a:1#7")
+    keys.drop("http://a:1")
+    assert keys.authorization("a", 1) == ""
+
+
 @pytest.mark.parametrize(
     ("key", "fits"), [("sk-a.b_c~1", True), ("", True), ("a b", False), ("a\r\nx: y", False)]
 )
@@ -55,7 +68,7 @@ async def test_a_client_sends_a_key_to_its_server_only_also_over_a_redirect() ->
     port = int(runner.addresses[0][1])
     keys = EngineKeys({f"http://127.0.0.1:{port}": "k"})
     async with (
-        aiohttp.ClientSession(middlewares=(keys.add,)) as session,
+        aiohttp.ClientSession(middlewares=(keys.authorize,)) as session,
         session.post(f"http://127.0.0.1:{port}/here") as reply,
     ):
         assert await reply.text() == "there"

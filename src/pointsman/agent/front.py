@@ -99,7 +99,7 @@ class Front:
             timeout=timeout,
             auto_decompress=False,
             skip_auto_headers=_ADDED,
-            middlewares=(self._keys.add,),
+            middlewares=(self._keys.authorize,),
         ) as self._session:
             server = web.Server(
                 self._handle,

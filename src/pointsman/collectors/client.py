@@ -29,7 +29,7 @@ def new_session(keys: EngineKeys) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=connector,
         headers={"User-Agent": "pointsman"},
-        middlewares=(keys.add,),
+        middlewares=(keys.authorize,),
         timeout=aiohttp.ClientTimeout(total=None),  # each call has its own
         auto_decompress=True,
     )

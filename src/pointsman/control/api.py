@@ -34,6 +34,7 @@ from pointsman.core.policies import catalog
 from pointsman.core.request import Request
 from pointsman.core.views import HOT_PREFIXES_SHOWN
 from pointsman.engines.adapters.address import kv_events_problem, url_problem
+from pointsman.engines.adapters.keys import key_problem
 from pointsman.telemetry.decisions import DecisionRing
 
 BODY_BYTES_MAX = 32 * 1024 * 1024
@@ -224,8 +225,10 @@ class AdminApi:
         node = _decode(await request.read(), NewNode)
         if problem := url_problem(node.url) or kv_events_problem(node.kv_events):
             raise _Problem(400, f"{problem}.")
+        if problem := key_problem(node.api_key):
+            raise _Problem(400, f"api_key: {problem}.")
         try:
-            self._fleet.add(node.spec(), kv_events=node.kv_events)
+            self._fleet.add(node.spec(), kv_events=node.kv_events, api_key=node.api_key)
         except NodeRefused as refused:
             raise _Problem(409, f"{refused}.") from None
         return _json({"name": node.name}, status=201)

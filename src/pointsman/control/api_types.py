@@ -177,6 +177,7 @@ class NewNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     labels: dict[str, str] = {}
     concurrency_max: Annotated[int, Meta(ge=1)] | None = None
     kv_events: str = "auto"
+    api_key: str = ""
 
     def spec(self) -> NodeSpec:
         return NodeSpec(

@@ -22,6 +22,7 @@ from pointsman.core.health import WATCHED, Health
 from pointsman.core.ids import NodeId, NodeName
 from pointsman.core.limits import NODES_MAX
 from pointsman.engines.adapters import EngineKeys
+from pointsman.engines.adapters.address import server_of
 from pointsman.telemetry.collector_metrics import CollectorMetrics
 
 SEE_OFF_S = 0.1
@@ -92,8 +93,9 @@ class Fleet(NodeWatcher):
 
     # --- for operators ------------------------------------------------------------------
 
-    def add(self, spec: NodeSpec, *, kv_events: str = "auto") -> None:
-        """Begin to collect from it. Raises NodeRefused."""
+    def add(self, spec: NodeSpec, *, kv_events: str = "auto", api_key: str = "") -> None:
+        """Begin to collect from it; `api_key` is what it asks for, unless the configuration has
+        that. Raises NodeRefused."""
         if spec.name in self._links:
             raise NodeRefused(f"a node named '{spec.name}' exists; DELETE it first")
         same = next((n for n in self._links.values() if n.spec.url == spec.url), None)
@@ -105,6 +107,8 @@ class Fleet(NodeWatcher):
         rng = Random(self._rng.random())
         link = NodeLink(spec, self._service, tally, rng, kv_events=kv_events, cadence=self._cadence)
         self._links[spec.name] = link
+        if api_key:
+            self._keys.add(spec.url, api_key)
         self._start(link)
 
     async def remove(self, name: NodeName) -> bool:
@@ -120,6 +124,8 @@ class Fleet(NodeWatcher):
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+        if not any(_is_beside(link, other) for other in self._links.values()):
+            self._keys.drop(link.spec.url)
         return True
 
     def retire(self, name: NodeName, within_s: float, after: Sequence[NodeName] = ()) -> bool:
@@ -288,3 +294,8 @@ class Fleet(NodeWatcher):
             log.warning("engine %s leaves with requests of ours on it", link.spec.name)
         await self.remove(link.spec.name)
         log.info("engine %s is gone", link.spec.name)
+
+
+def _is_beside(link: NodeLink, other: NodeLink) -> bool:
+    """Whether they are ranks of one server."""
+    return server_of(link.spec.url) == server_of(other.spec.url)

@@ -11,6 +11,7 @@ from xxhash import xxh3_128_hexdigest
 from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.errors import Reason
 from pointsman.core.ids import ModelName, RequestId
+from pointsman.core.limits import PRIORITY_NORMAL
 from pointsman.core.request import Request
 from pointsman.gateway.heads import RequestHead
 from pointsman.wire.openai import (
@@ -142,7 +143,10 @@ def core_request(
 
 def priority_lines(priority: int, fields: RoutingFields, head: RequestHead) -> bytes:
     """What engines, and fronts before them, are told of a request's priority, where its body
-    says another: bodies go on as they are. Empty for most."""
+    says another: bodies go on as they are."""
+    is_named = fields.priority is not None or bool(fields.service_tier or head.engines_priority)
+    if priority == PRIORITY_NORMAL and not is_named:
+        return b""  # as most
     asked, lines = _engines_asked(head), b""
     if asked is not None and clamped(-asked) == priority:
         lines = _ENGINES_PRIORITY_LINE % asked  # which may be finer than what is clamped

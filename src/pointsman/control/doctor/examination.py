@@ -92,7 +92,7 @@ async def _looker(case: Case) -> AsyncIterator[EngineLooker]:
     try:
         async with (
             new_session(keys) as session,
-            aiohttp.ClientSession(connector=closing, middlewares=(keys.add,)) as fresh,
+            aiohttp.ClientSession(connector=closing, middlewares=(keys.authorize,)) as fresh,
         ):
             yield EngineLooker(
                 session=session,

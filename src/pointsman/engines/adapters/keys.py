@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
 
+_Server = tuple[str, int]
+
 NO_KEYS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -19,17 +21,26 @@ class EngineKeys:
     one may come while it runs."""
 
     def __init__(self, keys: Mapping[str, str] = NO_KEYS) -> None:
+        self._added: dict[_Server, str] = {}
         self.hold(keys)
 
     def hold(self, keys: Mapping[str, str]) -> None:
-        """Send these from here on: an engine's URL, and its key; an empty one is none."""
+        """Send these from here on, beside those added: an engine's URL, and its key; an empty one
+        is none."""
         self._values = {_server(url): f"Bearer {key}" for url, key in keys.items() if key}
+
+    def add(self, url: str, key: str) -> None:
+        """The key of an engine that no configuration names, until it is dropped."""
+        self._added[_server(url)] = f"Bearer {key}"
+
+    def drop(self, url: str) -> None:
+        self._added.pop(_server(url), None)
 
     def authorization(self, host: str, port: int) -> str:
         """What the header says there; empty without a key."""
-        return self._values.get((host, port), "")
+        return self._values.get((host, port)) or self._added.get((host, port), "")
 
-    async def add(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+    async def authorize(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         """A middleware of aiohttp's clients: the key's header, in the place of any other."""
         if value := self.authorization(request.url.host or "", request.url.port or 0):
             request.headers["Authorization"] = value
@@ -41,6 +52,6 @@ def key_problem(key: str) -> str:
     return "" if re.fullmatch(r"[!-~]*", key) else "it holds what no header can carry"
 
 
-def _server(url: str) -> tuple[str, int]:
+def _server(url: str) -> _Server:
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)

@@ -50,7 +50,7 @@ class EngineSource:
         timeout = aiohttp.ClientTimeout(total=ASK_S_MAX)
         async with (
             aiohttp.ClientSession(
-                connector=connector, timeout=timeout, middlewares=(self._keys.add,)
+                connector=connector, timeout=timeout, middlewares=(self._keys.authorize,)
             ) as session,
             asyncio.TaskGroup() as tasks,
         ):
