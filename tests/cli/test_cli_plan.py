@@ -133,7 +133,11 @@ def test_a_server_too_small_for_a_layer_is_named(tmp_path: Path) -> None:
             "tflops: 1, bandwidth_gb_per_s: 1",
             "servers[0]: tflops need model.gflop_per_token, demand.input_tokens and demand.output",
         ),
-        ("layer_s: 0.05", "layer_s: 1, tflops: 1", "servers[0]: layer_s is there, so tflops and"),
+        (
+            "layer_s: 0.05",
+            "layer_s: 1, tflops: 1",
+            "servers[0]: layer_s is there, so leave out tflops",
+        ),
         ("}]", "}, {name: engine, memory_gb: 1, layer_s: 1}]", "name: 'engine' is given twice"),
         ("name: engine", "name: engine, count: 256", ""),
         ("name: engine", "name: engine, count: 257", "servers[0].count: 257 is above 256"),

@@ -85,11 +85,10 @@ _Path = tuple[str | int, ...]
 
 def _inconsistencies(file: _File) -> Iterator[tuple[_Path, str]]:
     """What no field shows alone, and where it stands."""
-    model, demand = file.model, file.demand
-    has_tokens = demand.input_tokens is not None and demand.output_tokens is not None
+    model = file.model
     if (model.cache_gb is None) is (model.cache_kb_per_token is None):
         yield ("model",), "model: give cache_gb or cache_kb_per_token, one of them"
-    elif model.cache_gb is None and not has_tokens:
+    elif model.cache_gb is None and not _has_tokens(file.demand):
         text = "model.cache_kb_per_token needs demand.input_tokens and demand.output_tokens"
         yield ("model", "cache_kb_per_token"), text
     count = sum(entry.count for entry in file.servers)
@@ -97,20 +96,30 @@ def _inconsistencies(file: _File) -> Iterator[tuple[_Path, str]]:
         yield ("servers",), f"servers: {count} of them; 1 to {SERVERS_MAX} can be planned"
     seen: set[str] = set()
     for index, entry in enumerate(file.servers):
-        where = f"servers[{index}]"
         if entry.name in seen:
-            yield ("servers", index, "name"), f"{where}.name: '{entry.name}' is given twice"
+            text = f"servers[{index}].name: '{entry.name}' is given twice"
+            yield ("servers", index, "name"), text
         seen.add(entry.name)
-        sheet = (entry.tflops, entry.bandwidth_gb_per_s)
-        if entry.layer_s is not None and sheet != (None, None):
-            text = f"{where}: layer_s is there, so tflops and bandwidth_gb_per_s say nothing"
-            yield ("servers", index), f"{text}; leave out the one or the others"
-        elif entry.layer_s is None and None in sheet:
-            text = f"{where}: give layer_s, or tflops and bandwidth_gb_per_s to reckon it by"
-            yield ("servers", index), text
-        elif entry.layer_s is None and (model.gflop_per_token is None or not has_tokens):
-            needed = "model.gflop_per_token, demand.input_tokens and demand.output_tokens"
-            yield ("servers", index), f"{where}: tflops need {needed}; or give layer_s"
+        if problem := _speed_problem(entry, file):
+            yield ("servers", index), f"servers[{index}]: {problem}"
+
+
+def _speed_problem(entry: _Server, file: _File) -> str:
+    """What is missing to know how fast it is, or too much; empty if nothing is."""
+    sheet = (entry.tflops, entry.bandwidth_gb_per_s)
+    if entry.layer_s is not None:
+        superfluous = "layer_s is there, so leave out tflops and bandwidth_gb_per_s"
+        return "" if sheet == (None, None) else superfluous
+    if None in sheet:
+        return "give layer_s, or tflops and bandwidth_gb_per_s to reckon it by"
+    if file.model.gflop_per_token is None or not _has_tokens(file.demand):
+        needed = "model.gflop_per_token, demand.input_tokens and demand.output_tokens"
+        return f"tflops need {needed}; or give layer_s"
+    return ""
+
+
+def _has_tokens(demand: _Demand) -> bool:
+    return demand.input_tokens is not None and demand.output_tokens is not None
 
 
 def _servers(entry: _Server, file: _File) -> list[Server]:
