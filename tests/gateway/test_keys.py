@@ -202,10 +202,20 @@ async def test_a_priority_is_lowered_to_the_keys_ceiling(
 
 
 @pytest.mark.parametrize("line", ["X-Pointsman-Priority: 0", "X-Vllm-Priority: 5", "X-No: hint"])
-async def test_a_body_that_would_jump_the_engines_queue_is_refused(line: str) -> None:
+@pytest.mark.parametrize(
+    "field",
+    [
+        b'"priority":-5',
+        b'"priority":"-5"',
+        b'"priority":-5.0',
+        b'"priority":5,"priority":-5',
+        b'"\\u0070riority":-5',
+    ],
+)
+async def test_a_body_that_would_jump_the_engines_queue_is_refused(field: bytes, line: str) -> None:
     """Some engines read the field and no header, and bodies are not rewritten."""
     async with rig(answer_ok, options=guarded(priority_max=0)) as it:
-        answer = await ask(it, b'{"model":"m","prompt":"x","priority":-5}', line)
+        answer = await ask(it, b'{"model":"m","prompt":"x",%b}' % field, line)
         assert (answer.status, code(answer)) == (403, "priority_not_allowed")
         assert "'priority' of 0 or more" in answer.body.decode()
 
