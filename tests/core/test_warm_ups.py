@@ -21,7 +21,7 @@ from pointsman.core.events import (
     WarmUp,
 )
 from pointsman.core.ids import ModelName, NodeId, NodeName
-from pointsman.core.limits import PASSIVE_FAILURES_MAX, PROBE_FAILURES_MAX, Rules, WarmUpRules
+from pointsman.core.limits import PROBE_FAILURES_MAX, REQUEST_FAILURES_MAX, Rules, WarmUpRules
 from pointsman.core.options import SchedulerOptions
 from tests.support.driver import MODEL, Driver, request
 
@@ -130,7 +130,7 @@ def go_down(driver: Driver) -> None:
 
 
 def find_nobody(driver: Driver) -> None:
-    for _ in range(PASSIVE_FAILURES_MAX):
+    for _ in range(REQUEST_FAILURES_MAX):
         driver.arrive(f"f{driver.now_s}")
         driver.fail(f"f{driver.now_s}", FailureKind.UNREACHABLE)
         driver.now_s += 0.01

@@ -330,6 +330,18 @@ async def test_a_stream_that_a_server_leaves_open_when_it_ends_is_broken_off() -
         assert it.placer.outcomes[0].end is EndCause.TRUNCATED
 
 
+async def test_how_soon_a_silent_engine_is_looked_at_changes_while_it_runs() -> None:
+    async with rig(begin_and_hang, options=GatewayOptions(sweep_s=0.02, look_s=60.0)) as it:
+        client = await it.connect()
+        await client.send(post(body=STREAM))
+        await asyncio.sleep(0.1)
+        it.engines[0].stop_listening()
+        it.gateway.apply(GatewayOptions(sweep_s=0.02, look_s=0.1))
+        async with asyncio.timeout(5.0):
+            await client.answer()
+        assert it.placer.outcomes[0].end is EndCause.TRUNCATED
+
+
 async def begin_and_hang(served: Served) -> None:
     await served.begin_stream()
     await served.chunk(EVENT)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pointsman.core.limits import QUEUE_TIMEOUT_S
+from pointsman.core.limits import HOLD_S
 from pointsman.sim.scenario import Clients, Fault, FaultKind, Knowledge, Network
 from pointsman.traffic.outcome import Outcome
 from tests.support.simulation import SMALL, ask, run, small
@@ -36,7 +36,7 @@ def test_who_is_held_for_too_long_is_refused_on_time() -> None:
     assert len(refused) == 2
     for record in refused:
         assert record.cause == "queue_timeout"
-        assert record.e2e_s == pytest.approx(QUEUE_TIMEOUT_S, abs=0.01)
+        assert record.e2e_s == pytest.approx(HOLD_S, abs=0.01)
 
 
 def test_a_held_client_may_leave() -> None:

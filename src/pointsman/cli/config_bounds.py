@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from pointsman.core import limits
-from pointsman.core.limits import INDEX_BYTES_MAX, QUEUE_LENGTH_MAX, QUEUE_TIMEOUT_S
+from pointsman.core.limits import HOLD_S, INDEX_BYTES_MAX, QUEUE_LENGTH_MAX
 from pointsman.gateway.options import GatewayOptions
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -64,7 +64,7 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Seconds that a request may wait for an engine with room before it gets "
             "429. Longer than its client waits helps nobody."
         ),
-    ] = QUEUE_TIMEOUT_S
+    ] = HOLD_S
     drain_s: Annotated[
         Seconds,
         Meta(

@@ -246,13 +246,8 @@ class Tick(msgspec.Struct, frozen=True, gc=False):
     """Time has passed: deadlines and leases expire."""
 
 
-Event = (
-    Arrived
-    | Started
-    | Failed
-    | Settled
-    | NodeJoined
-    | NodeLeft
+NodeEvent = (
+    NodeLeft
     | NodeDescribed
     | NodeWarmed
     | NodeReported
@@ -263,6 +258,16 @@ Event = (
     | CacheChanged
     | CacheTold
     | IndexTrusted
+)
+"""About an incarnation that has joined."""
+
+Event = (
+    Arrived
+    | Started
+    | Failed
+    | Settled
+    | NodeJoined
+    | NodeEvent
     | PolicyChosen
     | RulesChanged
     | Tick

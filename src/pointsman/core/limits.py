@@ -79,7 +79,7 @@ FLIGHTS_MAX: Final = 65_536
 RETRY_AFTER_MAX_S: Final = 60.0
 """The longest wait a client is told: a cluster changes in a minute."""
 
-QUEUE_TIMEOUT_S: Final = 30.0
+HOLD_S: Final = 30.0
 """A held request is refused after this long; a client that waits longer has given up."""
 
 LEARN_INTERVAL_S: Final = 0.05
@@ -181,7 +181,7 @@ PROBE_FAILURES_MAX: Final = 3
 PROBE_SUCCESSES_MIN: Final = 2
 """Good probes in a row before a node that was out is back: no flapping."""
 
-PASSIVE_FAILURES_MAX: Final = 3
+REQUEST_FAILURES_MAX: Final = 3
 """Requests in a row that came to nothing on a node before it is out, probes or not."""
 
 FAILURES_WITHIN_S: Final = 10.0
@@ -230,7 +230,7 @@ class HealthRules(msgspec.Struct, frozen=True, kw_only=True):
 
     probe_failures_max: int = PROBE_FAILURES_MAX
     probe_successes_min: int = PROBE_SUCCESSES_MIN
-    request_failures_max: int = PASSIVE_FAILURES_MAX
+    request_failures_max: int = REQUEST_FAILURES_MAX
     failures_within_s: float = FAILURES_WITHIN_S
     open_s: float = OPEN_S
     open_s_max: float = OPEN_S_MAX
@@ -337,11 +337,16 @@ class CostWeights(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What may change while a scheduler runs. `hold_s` is for those held from then on; after
-    `reservation_s` a request that its engine does not know of may be compensated."""
+    """What may change while a scheduler runs.
+
+    At most `queue_length_max` requests are held, each for at most `hold_s`, which goes for those
+    held from then on: more of either wait longer before they are refused. What was reserved
+    `reservation_s` ago for a request that its engine does not count may be given back: sooner
+    frees room sooner, and doubts more that are well.
+    """
 
     queue_length_max: int = QUEUE_LENGTH_MAX
-    hold_s: float = QUEUE_TIMEOUT_S
+    hold_s: float = HOLD_S
     reservation_s: float = RESERVATION_S
     health: HealthRules = HealthRules()
     retries: RetryRules = RetryRules()

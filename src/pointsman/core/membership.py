@@ -5,7 +5,7 @@ says whether held requests may find room that was not there before.
 """
 
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
@@ -21,6 +21,7 @@ from pointsman.core.events import (
     NodeChanged,
     NodeDescribed,
     NodeDraining,
+    NodeEvent,
     NodeJoined,
     NodeJudged,
     NodeLeft,
@@ -38,23 +39,6 @@ from pointsman.core.limits import Rules
 from pointsman.core.node import Node
 from pointsman.core.residency import Residency
 from pointsman.core.warm_ups import WarmUps
-
-NodeEvent = (
-    NodeLeft
-    | NodeDescribed
-    | NodeWarmed
-    | NodeReported
-    | NodeProbed
-    | NodeJudged
-    | NodeDraining
-    | NodeChanged
-    | CacheChanged
-    | CacheTold
-    | IndexTrusted
-)
-"""An event about a known incarnation."""
-
-NODE_EVENTS: tuple[type, ...] = get_args(NodeEvent)
 
 
 class Change(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ events with the same seed give the same effects.
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 from pointsman.core import records
 from pointsman.core.decision import Decision, Prospect
@@ -20,6 +20,7 @@ from pointsman.core.events import (
     Failed,
     Held,
     IndexTrust,
+    NodeEvent,
     NodeJoined,
     NodeReported,
     Placed,
@@ -33,7 +34,7 @@ from pointsman.core.events import (
 from pointsman.core.flight import Flight, check_hits, learn
 from pointsman.core.ids import ModelName
 from pointsman.core.limits import DECISION_ROWS_MAX, FLIGHTS_MAX, HELD_SCAN_MAX, PRIORITY_MAX
-from pointsman.core.membership import NODE_EVENTS, Change, NodeEvent
+from pointsman.core.membership import Change
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.placement import Attempt, Choice, Demand, Hold, Refusal, Route, Waiting
 from pointsman.core.policies import catalog
@@ -59,7 +60,7 @@ class Scheduler(SchedulerState):
             Failed: self._failed,
             Settled: self._settled,
             NodeJoined: self._node_joined,
-            **dict.fromkeys(NODE_EVENTS, self._node_changed),
+            **dict.fromkeys(get_args(NodeEvent), self._node_changed),
             NodeReported: self._node_reported,
             PolicyChosen: self._policy_chosen,
             RulesChanged: self._rules_changed,

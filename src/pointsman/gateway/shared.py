@@ -114,6 +114,7 @@ class Shared:
         self.cors = Cors(options.cors_origins)
         self.keys.hold(options.keys, self.now_s())
         self.pools.idle_s, self.pools.idle_max = options.idle_s, options.idle_max
+        self.lookout.look_s = options.look_s
 
     def request_id(self, wanted: str) -> RequestId:
         """The client's id unless it is empty or in use; else a fresh one.

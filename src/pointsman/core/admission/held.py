@@ -15,7 +15,7 @@ from pointsman.core.admission.load import PartKey, part_key
 from pointsman.core.admission.utility import UtilityOrder
 from pointsman.core.admission_rules import AdmissionRules, QueueOrder
 from pointsman.core.ids import RequestId
-from pointsman.core.limits import QUEUE_LENGTH_MAX, QUEUE_TIMEOUT_S
+from pointsman.core.limits import HOLD_S, QUEUE_LENGTH_MAX
 from pointsman.core.placement import Attempt, Waiting
 from pointsman.core.request import Request
 
@@ -50,7 +50,7 @@ class HeldQueue:
     def __init__(
         self,
         length_max: int = QUEUE_LENGTH_MAX,
-        hold_s: float = QUEUE_TIMEOUT_S,
+        hold_s: float = HOLD_S,
         rules: AdmissionRules = _DEFAULTS,
     ) -> None:
         self._length_max = self._allowed = length_max

@@ -18,7 +18,7 @@ equal, so that nodes which differ by a request or an SLO missed long ago take tu
 from collections.abc import Sequence
 from random import Random
 
-from pointsman.core.limits import PASSIVE_FAILURES_MAX
+from pointsman.core.limits import REQUEST_FAILURES_MAX
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Stateless, hit_ratio, load_share
 from pointsman.core.policies.pick import pick
@@ -58,4 +58,4 @@ def _score(row: Row) -> float:
 
 def unhealthy(row: Row) -> float:
     """0 to 1: how near the node is to being taken down by requests that cannot reach it."""
-    return min(1.0, row.failures / PASSIVE_FAILURES_MAX)
+    return min(1.0, row.failures / REQUEST_FAILURES_MAX)
