@@ -1,7 +1,7 @@
 """An engine that answers, or fails to, as a test wants; and the shell under test around it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from pointsman.collectors import describer, scraper, subscriber
 from pointsman.collectors.cadence import Cadence
 from pointsman.control.fleet import Fleet
+from pointsman.control.listed import Ranks
 from pointsman.control.service import SchedulerService
 from pointsman.core.blocks import Namespace, Prompt
 from pointsman.core.events import NodeSpec, Placed, Verdict
@@ -19,6 +20,7 @@ from pointsman.core.options import SchedulerOptions
 from pointsman.core.request import Request
 from pointsman.core.scheduler import Scheduler
 from pointsman.core.views import NodeView
+from pointsman.engines.adapters.address import RANK_HEADER
 from pointsman.telemetry.collector_metrics import CollectorMetrics
 from pointsman.telemetry.decisions import DecisionRing
 
@@ -28,7 +30,8 @@ WAIT_S_MAX = 20.0
 class FakeEngine:
     """vLLM's side routes. `models` are base models, `adapters` their adapters.
 
-    `status` overrides the answer of a path; a path in `hangs` is never answered.
+    `status` overrides the answer of a path; a path in `hangs` is never answered. `ranks` are those
+    that its metrics tell of, `ranks_named` how many a request may name; 0 reads no such header.
     """
 
     def __init__(self) -> None:
@@ -37,6 +40,8 @@ class FakeEngine:
         self.adapters: list[str] = []
         self.metrics = {"num_requests_running": 0.0, "num_requests_waiting": 0.0}
         self.generation_tokens = 0
+        self.ranks: Sequence[int] = (0,)
+        self.ranks_named = 1
         self.started_s = 1_000.0
         self.sources: dict[str, object] = {}
         self.status: dict[str, int] = {}
@@ -69,8 +74,16 @@ class FakeEngine:
                 return web.json_response({"version": "0.32.0"})
             case "/kv_event_sources":
                 return web.json_response(self.sources)
+            case "/v1/completions":
+                return self._complete(request.headers.get(RANK_HEADER))
             case _:
                 return web.Response(status=404)
+
+    def _complete(self, rank: str | None) -> web.Response:
+        if rank is None or not self.ranks_named or int(rank) < self.ranks_named:
+            return web.json_response({"choices": [{"text": "1"}]})
+        text = f"data_parallel_rank {rank} is out of range [0, {self.ranks_named})."
+        return web.json_response({"error": {"message": text}}, status=400)
 
     def _cards(self) -> list[dict[str, object]]:
         base: list[dict[str, object]] = [
@@ -80,7 +93,11 @@ class FakeEngine:
 
     def _page(self) -> str:
         lines = [f"process_start_time_seconds {self.started_s}"]
-        lines += [f'vllm:{name}{{engine="0"}} {value}' for name, value in self.metrics.items()]
+        lines += [
+            f'vllm:{name}{{engine="{rank}",model_name="m"}} {value}'
+            for name, value in self.metrics.items()
+            for rank in self.ranks
+        ]
         lines += [f"vllm:generation_tokens_total {self.generation_tokens}"]
         lines += ['vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1.0']
         return "\n".join(lines) + "\n"
@@ -122,10 +139,16 @@ class Cluster:
         self.fleet = Fleet(self.service, CollectorMetrics(self.registry), cadence=HURRIED)
 
     def add(
-        self, url: str, name: str = "n", *, models: tuple[str, ...] = (), kv_events: str = "auto"
+        self,
+        url: str,
+        name: str = "n",
+        *,
+        models: tuple[str, ...] = (),
+        kv_events: str = "auto",
+        ranks: Ranks = "auto",
     ) -> None:
         spec = NodeSpec(name=NodeName(name), url=url, models=tuple(map(ModelName, models)))
-        self.fleet.add(spec, kv_events=kv_events)
+        self.fleet.add(spec, kv_events=kv_events, ranks=ranks)
 
     def node(self, name: str = "n") -> NodeView:
         return next(n for n in self.scheduler.nodes(self.service.now_s()) if n.name == name)

@@ -5,7 +5,10 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 
+import pytest
+
 from pointsman.cli.config import Engine
+from pointsman.control.listed import Ranks
 from tests.support.cluster import Cluster, cluster_config, new_session, running_process
 from tests.support.engines import running_engine
 
@@ -13,13 +16,15 @@ RANKS = 3
 
 
 @asynccontextmanager
-async def ranks_in_service(*fragments: str, ready: bool = True) -> AsyncIterator[Cluster]:
-    """A gateway before one server of RANKS ranks, with a node for each fragment of its URL."""
+async def ranks_in_service(
+    *fragments: str, ready: bool = True, ranks: Ranks = "off"
+) -> AsyncIterator[Cluster]:
+    """A gateway before one server of RANKS ranks, with an engine for each fragment of its URL."""
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(
             running_engine(kv_events_port=0, data_parallel_size=RANKS)
         )
-        entries = [Engine(url=server.url + fragment) for fragment in fragments]
+        entries = [Engine(url=server.url + fragment, ranks=ranks) for fragment in fragments]
         process = await stack.enter_async_context(running_process(cluster_config(entries)))
         session = await stack.enter_async_context(new_session())
         cluster = Cluster(process, [server] * len(fragments), session)
@@ -41,10 +46,13 @@ async def ask(cluster: Cluster, prompt: list[int]) -> tuple[int, int, str]:
     return int(decisions[-1]["hit_tokens"]), answer.cached_tokens, answer.node
 
 
-async def test_each_ranks_cache_is_known_exactly() -> None:
+@pytest.mark.parametrize("fragments", [every_rank(), [""]], ids=["listed", "found"])
+async def test_each_ranks_cache_is_known_exactly(fragments: list[str]) -> None:
     rng = Random(3)
     families = [[rng.randrange(1, 100_000) for _ in range(600)] for _ in range(9)]
-    async with ranks_in_service(*every_rank()) as cluster:
+    async with ranks_in_service(*fragments, ready=False, ranks="auto") as cluster:
+        await cluster.process.fleet.until_described()
+        await cluster.until_ready()
         nodes = (await cluster.state())["nodes"]
         assert [node["index_trust"] for node in nodes] == ["exact"] * RANKS
         asked = [rng.choice(families)[: rng.choice((100, 333, 600))] for _ in range(90)]

@@ -27,13 +27,16 @@ def server(launcher: VllmServers) -> Iterator[LiveEngine]:
         engine.kill()
 
 
-async def test_each_ranks_cache_is_known_exactly(server: LiveEngine) -> None:
+async def test_each_rank_is_found_and_its_cache_known_exactly(server: LiveEngine) -> None:
     rng = Random(11)
     prompts = [rng.choices(range(3, 2_000), k=6 * BLOCK + 7) for _ in range(8)]
-    entries = [Engine(url=f"{server.url}#{rank}") for rank in range(RANKS)]
-    async with running_process(cluster_config(entries)) as process, new_session() as session:
+    config = cluster_config([Engine(url=server.url)])
+    async with running_process(config) as process, new_session() as session:
         cluster = LiveCluster(process, (), session)
+        await process.fleet.until_described()
         await cluster.until_ready()
+        nodes = (await cluster.state())["nodes"]
+        assert [node["url"] for node in nodes] == [f"{server.url}#{rank}" for rank in range(RANKS)]
         asked = []
         for prompt in ROUNDS * prompts:
             answer = await cluster.complete(prompt, max_tokens=2)

@@ -44,7 +44,7 @@ class Cluster:
 
     def engine(self, node: str) -> RunningEngine:
         """The engine behind a node's name."""
-        return self.engines[int(node.removeprefix("engine-")) - 1]
+        return self.engines[int(node.split("-")[1]) - 1]
 
     # --- asking -------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.wire import engine_metrics
-from pointsman.wire.engine_metrics import EngineKind, EngineSignals, read_metrics
+from pointsman.wire.engine_metrics import EngineKind, EngineSignals, ranks_on, read_metrics
 
 DATA = Path(__file__).parent / "data"
 VLLM = (DATA / "vllm_metrics.txt").read_bytes()
@@ -111,6 +111,14 @@ def test_data_parallel_ranks_are_added_and_the_usage_is_averaged() -> None:
     assert signals.running == 8
     assert signals.kv_usage == pytest.approx(0.4)
     assert (signals.kv_blocks_total, signals.block_size) == (200, 16)
+
+
+def test_the_ranks_that_a_page_tells_of() -> None:
+    assert ranks_on(VLLM) == (0,)
+    lines = [b'num_requests_running{model_name="m",engine="%d"} 0' % rank for rank in (2, 10, 3)]
+    other = [b'num_requests_waiting{engine="7"} 0', b'num_requests_running_total{engine="8"} 0']
+    assert ranks_on(b"".join(b"\nvllm:" + line for line in lines + other)) == (2, 3, 10)
+    assert ranks_on(b'\nsglang:num_requests_running{engine="1"} 0') == ()
 
 
 def test_missing_is_none_and_never_zero() -> None:

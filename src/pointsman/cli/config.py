@@ -22,6 +22,7 @@ from pointsman.cli.config_bounds import (
     WarmUp,
 )
 from pointsman.cli.config_health import Health
+from pointsman.control.listed import Ranks
 from pointsman.core import limits
 from pointsman.core.limits import NODES_MAX
 from pointsman.core.policies import catalog
@@ -139,8 +140,8 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url: Annotated[
         str,
         Meta(
-            description="Its address, like http://10.0.0.7:8000, no path. Of several data-parallel "
-            "ranks behind one address each is an engine: http://10.0.0.7:8000#0, #1 …"
+            description="Its address, like http://10.0.0.7:8000, no path; http://10.0.0.7:8000#0 "
+            "is one data-parallel rank there."
         ),
     ]
     name: Annotated[
@@ -181,6 +182,14 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             '"${VARIABLE}", in quotes.'
         ),
     ] = ""
+    ranks: Annotated[
+        Ranks,
+        Meta(
+            description="Data-parallel ranks behind the address: auto asks the engine, and each is "
+            "a node, NAME-rank-0, NAME-rank-1 …, with a cache and limits of its own; off takes "
+            "the server as one, whose cache is known by history only."
+        ),
+    ] = "auto"
 
 
 Positive = Annotated[int, Meta(ge=1, le=1_000_000_000)]

@@ -121,6 +121,7 @@ def _target(engine: Engine, index: int, config: Config) -> Target:
         url=engine.url.rstrip("/"),
         models=engine.models,
         kv_events=engine.kv_events,
+        ranks=engine.ranks,
         pool_idle_s=config.timeouts.engine_idle_s,
     )
 

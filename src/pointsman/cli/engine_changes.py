@@ -21,13 +21,13 @@ async def apply_engines(
     joined: list[NodeName] = []
     for index, engine in enumerate(after):
         spec = node_spec(engine, index)
-        if fleet.runs(spec, engine.kv_events):
+        if fleet.runs(spec, kv_events=engine.kv_events, ranks=engine.ranks):
             fleet.stay(spec.name)
             fleet.respecify(spec)
         elif known.get(engine.name) != engine:  # else an operator has removed it
             for name in fleet.namesakes(spec):
                 await fleet.remove(name)
-            fleet.add(spec, kv_events=engine.kv_events)
+            fleet.add(spec, kv_events=engine.kv_events, ranks=engine.ranks)
             joined.append(spec.name)
     kept = {engine.name for engine in after}
     for engine in before:

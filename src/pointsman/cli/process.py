@@ -95,7 +95,8 @@ class Process:
     async def run(self, started: Callable[["Process"], Coroutine[None, None, None]]) -> None:
         """Serve; `started` runs once clients can connect. Raises CannotStart."""
         for index, engine in enumerate(self.config.engines):
-            self.fleet.add(node_spec(engine, index), kv_events=engine.kv_events)
+            spec = node_spec(engine, index)
+            self.fleet.add(spec, kv_events=engine.kv_events, ranks=engine.ranks)
         async with AsyncExitStack() as stack:
             observer = _Observer(self._metrics, self._open_access_log(stack))
             self.service.start()

@@ -1,9 +1,9 @@
 """What is learned of an engine by asking it: used by the scheduler's process, and by an agent.
 
 Reading order: node (one node's four loops), link (what they share: the incarnation, and the
-way to the core), describer (who is it?), prober (is it alive?), scraper (how busy is it?),
-subscriber with event_stream (what does its cache hold?), client (GET on an engine, and
-failures by their cause).
+way to the core), describer (who is it?), ranks (is it several?), prober (is it alive?),
+scraper (how busy is it?), subscriber with event_stream (what does its cache hold?), client
+(GET on an engine, and failures by their cause).
 
 A node's loops run in one TaskGroup, which dies with the node. They hand events to a
 `ports.NodeSink` and keep no state that the core has. An event carries the incarnation that

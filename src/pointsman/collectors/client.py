@@ -1,12 +1,14 @@
 """GET on an engine, and why it failed in words that lead to the cause."""
 
 import asyncio
+import re
 import socket
+from http import HTTPStatus
 
 import aiohttp
 
 from pointsman.engines.adapters import EngineKeys, EngineTrouble, Reply
-from pointsman.engines.adapters.address import rank_headers, rank_of, server_of
+from pointsman.engines.adapters.address import RANK_HEADER, rank_headers, rank_of, server_of
 
 BODY_BYTES_MAX = 8 * 1024 * 1024
 """A metrics page is 50 kB, a list of a thousand adapters 300 kB. Beyond this it is no engine."""
@@ -16,6 +18,12 @@ CONNECTIONS_MAX = 256
 
 ASK_PATH = "/v1/completions"
 """Where an engine is asked for a token; one that has no such route says so, which is no verdict."""
+
+RANK_BEYOND = 9_999
+"""Of no server: as large as a rank in an address may be."""
+
+_RANKS = re.compile(rb"data_parallel_rank 9999 is out of range \[0, ([0-9]{1,4})\)")
+"""As vLLM refuses it (vllm/v1/engine/input_processor.py)."""
 
 IDLE_S_MAX = 2.0
 """Idle connections are closed before uvicorn does it (5 s), which would race with our GET."""
@@ -59,16 +67,26 @@ class EngineClient:
 
     async def ask(self, model: str, *, timeout_s: float) -> int:
         """The status of an answer of one token. Raises EngineTrouble."""
+        return (await self._ask(model, self._headers, timeout_s)).status
+
+    async def ranks_named(self, model: str, *, timeout_s: float) -> int:
+        """How many data-parallel ranks a request there may name: it is asked for one that no
+        server has, refuses that, and says which it has. 0 if it does not. Raises EngineTrouble."""
+        reply = await self._ask(model, {RANK_HEADER: str(RANK_BEYOND)}, timeout_s)
+        if reply.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
+            raise EngineTrouble(f"POST {ASK_PATH} answers {reply.status}: it has no time")
+        found = _RANKS.search(reply.body) if reply.status == HTTPStatus.BAD_REQUEST else None
+        return int(found.group(1)) if found else 0
+
+    async def _ask(self, model: str, headers: dict[str, str], timeout_s: float) -> Reply:
+        """The beginning of an answer of one token."""
         asked = {"model": model, "prompt": "1", "max_tokens": 1}
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._session.post(
-                    self._base + ASK_PATH, json=asked, headers=self._headers
-                ) as response,
+                self._session.post(self._base + ASK_PATH, json=asked, headers=headers) as response,
             ):
-                await response.content.readany()
-                return response.status
+                return Reply(response.status, await response.content.readany())
         except TimeoutError:
             detail = f"no answer to POST {ASK_PATH} within {timeout_s:g} s"
             raise EngineTrouble(detail, timed_out=True) from None

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from pointsman.collectors.client import EngineClient
 from pointsman.collectors.link import NodeLink, wait_for
+from pointsman.collectors.ranks import ranks_apart
 from pointsman.core.events import NodeDescribed, NodeFacts
 from pointsman.engines.adapters import (
     Description,
@@ -68,13 +69,16 @@ class Describer:
             delay_s = min(2 * delay_s, RETRY_S_MAX)
 
     async def _describe(self) -> bool:
-        """Whether the current incarnation is described."""
+        """Whether the current incarnation is described, or others have come in its place."""
         node_id = self._link.node_id
         try:
             known = await describe(self._get, self._host, self._client.rank)
+            is_divided = await self._is_divided(known)
         except (NotReady, EngineTrouble) as trouble:
             self._link.problem = str(trouble)
             return False
+        if is_divided:
+            return True
         if node_id is None or node_id != self._link.node_id:
             return False  # it restarted meanwhile: these may be the facts of the old one
         if problem := _mismatch(self._link.spec.models, known.facts):
@@ -83,6 +87,21 @@ class Describer:
         self._known = known
         self._link.describe(known.facts, known.sources, known.page)
         return True
+
+    async def _is_divided(self, known: Description) -> bool:
+        """Whether each data-parallel rank of its server is a node, instead of the whole. Raises
+        EngineTrouble."""
+        on_ranks = self._link.on_ranks
+        if on_ranks is None:
+            return False
+        if self._client.rank is not None:
+            on_ranks(len(known.ranks))  # the server may have come back with others
+            return False
+        count = await ranks_apart(self._client, known)
+        if count:
+            self._link.problem = f"each of its {count} data-parallel ranks is a node"
+            on_ranks(count)
+        return bool(count)
 
     async def _refresh(self) -> None:
         """See what it serves by now. Other base models mean another engine at this address."""

@@ -35,8 +35,10 @@ class NodeLink:
     """Mutable, one for each node and lifetime of the process; incarnations come and go in it.
 
     `facts` and `sources` are those of the current incarnation, None until it is described;
-    `problem` says what keeps it from being described. While an agent attends to the node, which
-    is then named by `attended_by`, it tells everything but whether the node is reached from here.
+    `problem` says what keeps it from being described. `on_ranks` wants to know how many
+    data-parallel ranks its server has, and makes each a node. While an agent attends to the node,
+    which is then named by `attended_by`, it tells everything but whether the node is reached from
+    here.
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class NodeLink:
         *,
         kv_events: str = "auto",
         cadence: Cadence,
+        on_ranks: Callable[[int], None] | None = None,
     ) -> None:
         self.spec = spec
+        self.on_ranks = on_ranks
         self.cadence = cadence
         self.sink = sink
         self.tally = tally
@@ -138,6 +142,7 @@ class NodeLink:
 
     def leave(self) -> None:
         """For good; a second call changes nothing."""
+        self.described.set()  # whoever waits for that need not wait any longer
         node_id, self.node_id = self.node_id, None
         if node_id is not None:
             self.sink.submit(NodeLeft(node_id))
@@ -157,6 +162,7 @@ class NodeLink:
     def attend(self, agent: str) -> None:
         """An agent tells of it from here on."""
         self.attended_by = agent
+        self.on_ranks = None  # the agent tells of it as one
         self.events_note = f"told by agent {agent}"
         self.alone.clear()
         self.attended.set()

@@ -67,7 +67,7 @@ class Subscriber:
             # node could not tell. Our own history claims less, and is right.
             self._link.events_note = (
                 f"{len(sources)} data-parallel ranks: own history is used, "
-                f"until each is an engine of its own, like {self._link.spec.url}#0"
+                f"until each is a node, by ranks: auto, or listed like {self._link.spec.url}#0"
             )
             return None
         self._link.events_note = "" if sources else "the engine publishes none"

@@ -228,7 +228,9 @@ class AdminApi:
         if problem := key_problem(node.api_key):
             raise _Problem(400, f"api_key: {problem}.")
         try:
-            self._fleet.add(node.spec(), kv_events=node.kv_events, api_key=node.api_key)
+            self._fleet.add(
+                node.spec(), kv_events=node.kv_events, api_key=node.api_key, ranks=node.ranks
+            )
         except NodeRefused as refused:
             raise _Problem(409, f"{refused}.") from None
         return _json({"name": node.name}, status=201)

@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from pointsman.control.counters import ServiceCounters
 from pointsman.control.fleet import NodeStatus
+from pointsman.control.listed import Ranks
 from pointsman.core.calibration import Speeds
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals, NodeSpec
 from pointsman.core.health import Cause, Health
@@ -178,6 +179,7 @@ class NewNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     concurrency_max: Annotated[int, Meta(ge=1)] | None = None
     kv_events: str = "auto"
     api_key: str = ""
+    ranks: Ranks = "auto"
 
     def spec(self) -> NodeSpec:
         return NodeSpec(

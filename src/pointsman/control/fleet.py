@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from pointsman.collectors.client import EngineClient, new_session
 from pointsman.collectors.event_socket import EventSockets, event_sockets
 from pointsman.collectors.link import NodeLink
 from pointsman.collectors.node import NodeCollector
+from pointsman.control.listed import ListedEngine, Ranks
 from pointsman.control.service import SchedulerService
 from pointsman.control.watcher import NodeWatcher
 from pointsman.core.events import Admitted, Left, NodeJudged, NodeSpec, Turned
@@ -72,6 +74,7 @@ class Fleet(NodeWatcher):
         self._cadence = cadence or Cadence()
         self._keys = keys or EngineKeys()
         self._rng = Random(seed)
+        self._listed: dict[NodeName, ListedEngine] = {}  # as configured
         self._links: dict[NodeName, NodeLink] = {}
         self._by_id: dict[NodeId, NodeLink] = {}
         self._tasks: dict[NodeName, asyncio.Task[None]] = {}
@@ -93,71 +96,61 @@ class Fleet(NodeWatcher):
 
     # --- for operators ------------------------------------------------------------------
 
-    def add(self, spec: NodeSpec, *, kv_events: str = "auto", api_key: str = "") -> None:
-        """Begin to collect from it; `api_key` is what it asks for, unless the configuration has
-        that. Raises NodeRefused."""
-        if spec.name in self._links:
-            raise NodeRefused(f"a node named '{spec.name}' exists; DELETE it first")
-        same = next((n for n in self._links.values() if n.spec.url == spec.url), None)
-        if same is not None:
-            raise NodeRefused(f"{spec.url} is node '{same.spec.name}' already")
-        if len(self._links) >= NODES_MAX:
-            raise NodeRefused(f"the cluster has {NODES_MAX} nodes, its limit")
-        tally = self._metrics.node(spec.name)
-        rng = Random(self._rng.random())
-        link = NodeLink(spec, self._service, tally, rng, kv_events=kv_events, cadence=self._cadence)
-        self._links[spec.name] = link
+    def add(
+        self, spec: NodeSpec, *, kv_events: str = "auto", api_key: str = "", ranks: Ranks = "auto"
+    ) -> None:
+        """Begin to collect from it, or from each of its data-parallel ranks; `api_key` is what it
+        asks for, unless the configuration has that. Raises NodeRefused."""
+        listed = ListedEngine(spec, kv_events, ranks)
+        self._add(listed, spec)
+        self._listed[spec.name] = listed
         if api_key:
             self._keys.add(spec.url, api_key)
-        self._start(link)
 
     async def remove(self, name: NodeName) -> bool:
         """Take it out for good; requests on it finish. False if there is no such node."""
-        link = self._links.pop(name, None)
-        if link is None:
-            return False
-        retiring = self._retiring.pop(name, None)
-        if retiring is not None and retiring is not asyncio.current_task():
-            retiring.cancel()
-        self._metrics.forget(name)
-        task = self._tasks.pop(name, None)
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
-        if not any(_is_beside(link, other) for other in self._links.values()):
-            self._keys.drop(link.spec.url)
-        return True
+        nodes = self._nodes_of(name)
+        if ending := [task for node in nodes if (task := self._drop(node)) is not None]:
+            await asyncio.wait(ending)
+        return bool(nodes)
 
     def retire(self, name: NodeName, within_s: float, after: Sequence[NodeName] = ()) -> bool:
         """Drain it once the nodes of `after` can take over, and take it out when nothing of
         ours runs there any more, or after `within_s`. False if there is no such node."""
-        link = self._links.get(name)
-        if link is None or self._runtime is None:
+        nodes = self._nodes_of(name)
+        if not nodes or self._runtime is None:
             return False
-        if name not in self._retiring:
-            heirs = [self._links[heir] for heir in after if heir in self._links]
-            task = self._runtime.tasks.create_task(self._see_off(link, within_s, heirs))
-            self._retiring[name] = task
+        heirs = [self._links[node] for heir in after for node in self._nodes_of(heir)]
+        for node in nodes:
+            if node not in self._retiring:
+                leaving = self._see_off(self._links[node], within_s, heirs)
+                self._retiring[node] = self._runtime.tasks.create_task(leaving)
         return True
 
-    def runs(self, spec: NodeSpec, kv_events: str) -> bool:
-        """Whether a node of that name has that engine, whatever else is said of it."""
-        link = self._links.get(spec.name)
-        return link is not None and (link.spec.url, link.kv_events) == (spec.url, kv_events)
+    def runs(self, spec: NodeSpec, *, kv_events: str, ranks: Ranks) -> bool:
+        """Whether an engine of that name is at that address, whatever else is said of it."""
+        listed = self._listed.get(spec.name)
+        if listed is None:
+            return False
+        return (listed.spec.url, listed.kv_events, listed.ranks) == (spec.url, kv_events, ranks)
 
     def stay(self, name: NodeName) -> None:
         """It was to leave and no longer is."""
-        retiring = self._retiring.pop(name, None)
-        if retiring is not None:
-            retiring.cancel()
-            self._links[name].drain(False)
+        for node in self._nodes_of(name):
+            retiring = self._retiring.pop(node, None)
+            if retiring is not None:
+                retiring.cancel()
+                self._links[node].drain(False)
 
     def respecify(self, spec: NodeSpec) -> None:
-        """Configure the node of that name and address otherwise; what it holds stays."""
-        link = self._links[spec.name]
-        assert link.spec.url == spec.url, (link.spec.url, spec.url)
-        if link.spec != spec:
-            link.respecify(spec)
+        """Configure the engine of that name and address otherwise; what it holds stays."""
+        listed = self._listed[spec.name]
+        assert listed.spec.url == spec.url, (listed.spec.url, spec.url)
+        listed.spec = spec
+        for wanted in listed.nodes:
+            link = self._links.get(wanted.name)
+            if link is not None and link.spec != wanted:
+                link.respecify(wanted)
 
     def apply(self, cadence: Cadence) -> None:
         """Look at all nodes this often from here on."""
@@ -166,27 +159,27 @@ class Fleet(NodeWatcher):
             link.cadence = cadence
 
     def namesakes(self, spec: NodeSpec) -> list[NodeName]:
-        """The nodes that have its name or its address."""
-        links = self._links.values()
-        return [n.spec.name for n in links if n.spec.name == spec.name or n.spec.url == spec.url]
+        """The engines that have its name or its address, or a rank of which has."""
+        return [name for name, listed in self._listed.items() if listed.is_namesake(spec)]
 
     def is_retiring(self, name: NodeName) -> bool:
         """Whether it is on its way out."""
-        return name in self._retiring
+        return any(node in self._retiring for node in self._nodes_of(name))
 
     def drain(self, name: NodeName, draining: bool) -> bool:
         """Out of rotation, or back into it. False if there is no such node."""
-        link = self._links.get(name)
-        if link is not None:
-            link.drain(draining)
-        return link is not None
+        nodes = self._nodes_of(name)
+        for node in nodes:
+            self._links[node].drain(draining)
+        return bool(nodes)
 
     def judge(self, name: NodeName, healthy: bool, detail: str) -> bool:
         """Take in what somebody who uses it says. False if there is no such node."""
-        link = self._links.get(name)
-        if link is not None and link.node_id is not None:
-            self._service.submit(NodeJudged(link.node_id, healthy, detail))
-        return link is not None
+        nodes = self._nodes_of(name)
+        for node in nodes:
+            if (node_id := self._links[node].node_id) is not None:
+                self._service.submit(NodeJudged(node_id, healthy, detail))
+        return bool(nodes)
 
     def status(self, name: NodeName) -> NodeStatus | None:
         link = self._links.get(name)
@@ -222,14 +215,18 @@ class Fleet(NodeWatcher):
     # --- for everybody ------------------------------------------------------------------
 
     async def until_described(self) -> None:
-        """Wait until every node there is now has described itself."""
-        for link in list(self._links.values()):
-            await link.described.wait()
+        """Wait until every node there is has described itself."""
+        while (waiting := next(self._undescribed, None)) is not None:
+            await waiting.described.wait()
 
     @property
     def waiting(self) -> Iterable[tuple[NodeSpec, str]]:
         """Nodes that have not described themselves, and why."""
-        return [(n.spec, n.problem) for n in self._links.values() if not n.described.is_set()]
+        return [(link.spec, link.problem) for link in self._undescribed]
+
+    @property
+    def _undescribed(self) -> Iterator[NodeLink]:
+        return (link for link in self._links.values() if not link.described.is_set())
 
     @property
     def names(self) -> list[NodeName]:
@@ -269,6 +266,72 @@ class Fleet(NodeWatcher):
         link = self._by_id.get(node_id)
         if link is not None:
             link.probe_soon.set()
+
+    # --- engines and their nodes --------------------------------------------------------
+
+    def _nodes_of(self, name: NodeName) -> list[NodeName]:
+        """The nodes that an engine's name, or a rank's own, stands for."""
+        listed = self._listed.get(name)
+        names = [name] if listed is None else [node.name for node in listed.nodes]
+        return [node for node in names if node in self._links]
+
+    def _divide(self, listed: ListedEngine, ranks: int) -> None:
+        """So many data-parallel ranks are behind its address: a node for each, and no others."""
+        if listed.divided_into == ranks or self.is_retiring(listed.spec.name):
+            return
+        before, drained = listed.nodes, self._drains(listed.spec.name)
+        listed.divided_into = ranks
+        log.info("engine %s has %d data-parallel ranks", listed.spec.name, ranks)
+        for spec in listed.nodes:
+            if spec not in before:
+                try:
+                    self._add(listed, spec).draining = drained
+                except NodeRefused as refused:
+                    log.warning("engine %s is not used: %s", spec.name, refused)
+        for spec in before:
+            if spec not in listed.nodes:
+                self._drop(spec.name)
+
+    def _drains(self, name: NodeName) -> bool:
+        return all(self._links[node].draining for node in self._nodes_of(name))
+
+    def _add(self, listed: ListedEngine, spec: NodeSpec) -> NodeLink:
+        """Raises NodeRefused."""
+        if spec.name in self._listed or spec.name in self._links:
+            raise NodeRefused(f"a node named '{spec.name}' exists; DELETE it first")
+        same = [name for name in self.namesakes(spec) if self._listed[name] is not listed]
+        if same:
+            raise NodeRefused(f"{spec.url} is node '{same[0]}' already")
+        if len(self._links) >= NODES_MAX:
+            raise NodeRefused(f"the cluster has {NODES_MAX} nodes, its limit")
+        link = NodeLink(
+            spec,
+            self._service,
+            self._metrics.node(spec.name),
+            Random(self._rng.random()),
+            kv_events=listed.kv_events,
+            cadence=self._cadence,
+            on_ranks=partial(self._divide, listed) if listed.may_be_divided else None,
+        )
+        self._links[spec.name] = link
+        self._start(link)
+        return link
+
+    def _drop(self, name: NodeName) -> asyncio.Task[None] | None:
+        """Take out a node. Returns the task that ends with it."""
+        link = self._links.pop(name)
+        if not any(_is_beside(link, other) for other in self._links.values()):
+            self._keys.drop(link.spec.url)
+        for engine in [each for each in self._listed if not self._nodes_of(each)]:
+            del self._listed[engine]
+        retiring = self._retiring.pop(name, None)
+        if retiring is not None and retiring is not asyncio.current_task():
+            retiring.cancel()
+        self._metrics.forget(name)
+        task = self._tasks.pop(name, None)
+        if task is not None:
+            task.cancel()
+        return task
 
     # --- tasks --------------------------------------------------------------------------
 

@@ -66,6 +66,14 @@ def read_metrics(page: bytes, rank: int | None = None) -> EngineSignals:
     return _READERS[kind](samples, _start_time_s(page))
 
 
+def ranks_on(page: bytes) -> tuple[int, ...]:
+    """The data-parallel ranks that a page of vLLM's tells of, in order."""
+    return tuple(sorted({int(number) for number in _RANK.findall(page[:PAGE_BYTES_MAX])}))
+
+
+_RANK = re.compile(rb'\nvllm:num_requests_running\{(?:[^\n]*,)?engine="([0-9]{1,4})"')
+
+
 def _kind_of(page: bytes) -> EngineKind:
     found = (kind for kind, mark in _KIND_MARKS.items() if mark in page)
     return next(found, EngineKind.UNKNOWN)

@@ -250,10 +250,12 @@ async def test_data_parallel_ranks_behind_one_address() -> None:
             assert f"{url}#0" in found.remedy
 
 
-async def test_ranks_that_are_told_apart_are_well() -> None:
+@pytest.mark.parametrize("fragments", [("#0", "#1"), ("",)])
+async def test_ranks_that_are_told_apart_are_well(fragments: tuple[str, ...]) -> None:
     async with running_engine(kv_events_port=0, data_parallel_size=2) as engine:
-        found = await diagnosis(f"{engine.url}#0", f"{engine.url}#1")
+        found = await diagnosis(*[engine.url + fragment for fragment in fragments])
     assert found.healthy, found
+    assert [each.url for each in found.engines] == [f"{engine.url}#0", f"{engine.url}#1"]
     assert not [each for each in found.findings if each.severity is not Severity.NOTE]
 
 

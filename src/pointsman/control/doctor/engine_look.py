@@ -1,14 +1,16 @@
 """One engine looked at from every side. Nothing here judges."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from urllib.parse import urlsplit
 
 import aiohttp
+import msgspec
 import zmq.asyncio
 
 from pointsman.collectors.client import EngineClient
+from pointsman.collectors.ranks import RANKS_MIN, ranks_apart
 from pointsman.control.doctor import connection, listening, probes, tokens
 from pointsman.control.doctor.engine_findings import is_buffered
 from pointsman.control.doctor.listening import Listener
@@ -21,11 +23,14 @@ from pointsman.control.doctor.seen import (
     Target,
     TokensSeen,
 )
+from pointsman.control.listed import ListedEngine
+from pointsman.core.events import NodeSpec
+from pointsman.core.ids import NodeName
 from pointsman.engines.adapters import Description, EngineTrouble, EventSource, NotReady, describe
 from pointsman.engines.adapters.address import rank_of
 from pointsman.engines.adapters.reply import Get, Reply
 from pointsman.engines.tokenizer import ModelTokenizer
-from pointsman.wire.engine_metrics import EngineKind, read_metrics
+from pointsman.wire.engine_metrics import EngineKind, ranks_on, read_metrics
 
 ANSWER_S_MAX = 5.0
 
@@ -39,7 +44,7 @@ RANKS_MAX = 16
 class EngineLooker:
     """Examines engines, one call each; several at once. Owns nothing that it is given.
 
-    `fresh` makes a connection for each request. Without `probing` no prompt is sent.
+    `fresh` makes a connection for each request. Without `probing` no prompt is computed.
     """
 
     def __init__(
@@ -56,6 +61,34 @@ class EngineLooker:
         self._context = context
         self._tokenizers = tokenizers
         self._probing = probing
+
+    async def look_at_nodes(self, target: Target) -> Sequence[EngineSeen]:
+        """Everything about the nodes that the gateway makes of an engine."""
+        nodes = await self._nodes_of(target)
+        async with asyncio.TaskGroup() as tasks:
+            looks = [tasks.create_task(self.look_at(node)) for node in nodes]
+        return [look.result() for look in looks]
+
+    async def _nodes_of(self, target: Target) -> tuple[Target, ...]:
+        """One, or one for each data-parallel rank."""
+        spec = NodeSpec(name=NodeName(target.name), url=target.url)
+        listed = ListedEngine(spec, target.kv_events, target.ranks)
+        if listed.may_be_divided:
+            listed.divided_into = await self._ranks_apart(target)
+        return tuple(
+            msgspec.structs.replace(target, name=node.name, url=node.url) for node in listed.nodes
+        )
+
+    async def _ranks_apart(self, target: Target) -> int:
+        """The one prompt that is sent without `probing`, too: vLLM refuses it."""
+        client, get = EngineClient(self._session, target.url), _get(self._session, target.url)
+        try:
+            if len(ranks_on((await get("/metrics")).body)) < RANKS_MIN:
+                return 0
+            known = await describe(get, urlsplit(target.url).hostname or "")
+            return await ranks_apart(client, known)
+        except (EngineTrouble, NotReady):
+            return 0  # what troubles it is found when it is looked at
 
     async def look_at(self, target: Target) -> EngineSeen:
         """Everything about one engine. Never raises for what is the engine's fault."""

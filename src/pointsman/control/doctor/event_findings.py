@@ -33,7 +33,8 @@ def event_findings(engine: EngineSeen) -> Iterator[Finding]:
             name,
             f"{len(engine.events)} data-parallel ranks publish KV events behind one address: "
             "which rank a request meets is not known, so own history is used",
-            f"give each rank as an engine of its own: {engine.target.url}#0 and so on",
+            f"ranks: auto makes each a node, where a request may name each; or give each as an "
+            f"engine of its own: {engine.target.url}#0 and so on",
         )
     for seen in engine.events:
         yield from _publisher(name, seen, facts.block_tokens, silent=_is_silent(engine))

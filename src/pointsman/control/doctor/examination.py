@@ -80,7 +80,7 @@ def diagnose(
     for engine in engines:
         findings += [*engine_findings(engine), *event_findings(engine)]
     findings += fleet_findings(engines, same, case.wanted)
-    findings += gateway_findings(gateway, case.targets, case.wanted)
+    findings += gateway_findings(gateway, [engine.target for engine in engines], case.wanted)
     return Diagnosis(tuple(map(_summary, engines)), worst_first(findings))
 
 
@@ -114,14 +114,14 @@ async def _look_at_all(
     free = asyncio.Semaphore(AT_ONCE_MAX)
     done = 0
 
-    async def look_at(target: Target) -> EngineSeen:
+    async def look_at(target: Target) -> Sequence[EngineSeen]:
         nonlocal done
         try:
             async with asyncio.timeout_at(deadline_s), free:
-                seen = await looker.look_at(target)
+                seen = await looker.look_at_nodes(target)
         except TimeoutError:
             trouble = f"it could not be examined within {case.run_s_max:g} s"
-            seen = EngineSeen(target=target, trouble=trouble)
+            seen = [EngineSeen(target=target, trouble=trouble)]
         done += 1
         if on_progress is not None:
             on_progress(done, len(case.targets))
@@ -129,7 +129,7 @@ async def _look_at_all(
 
     async with asyncio.TaskGroup() as tasks:
         looks = [tasks.create_task(look_at(target)) for target in case.targets]
-    return [each.result() for each in looks]
+    return [seen for look in looks for seen in look.result()]
 
 
 async def _look_at_admin(
@@ -148,7 +148,10 @@ async def _look_at_admin(
 
 
 def _targets_of(state: StateSeen) -> tuple[Target, ...]:
-    return tuple(Target(name=node.name, url=node.url.rstrip("/")) for node in state.nodes)
+    """As they are: what it has not taken apart is not taken apart here."""
+    return tuple(
+        Target(name=node.name, url=node.url.rstrip("/"), ranks="off") for node in state.nodes
+    )
 
 
 async def _look_at_gateway(case: Case, admin: GatewaySeen, deadline_s: float) -> GatewaySeen:

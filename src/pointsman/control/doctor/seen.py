@@ -2,6 +2,7 @@
 
 import msgspec
 
+from pointsman.control.listed import Ranks
 from pointsman.engines.adapters import Description, EventSource
 from pointsman.wire.usage import Usage
 
@@ -13,6 +14,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     models: tuple[str, ...] = ()
     kv_events: str = "auto"
+    ranks: Ranks = "auto"
     pool_idle_s: float = 2.0
 
 

@@ -11,7 +11,7 @@ from pointsman.engines.adapters.event_sources import EventSource, read_event_sou
 from pointsman.engines.adapters.model_list import ModelList, read_model_list
 from pointsman.engines.adapters.props import Props, read_props
 from pointsman.engines.adapters.reply import EngineTrouble, Get
-from pointsman.wire.engine_metrics import EngineKind, EngineSignals, read_metrics
+from pointsman.wire.engine_metrics import EngineKind, EngineSignals, ranks_on, read_metrics
 
 
 class NotReady(Exception):  # noqa: N818 - named by whose state it is
@@ -19,17 +19,20 @@ class NotReady(Exception):  # noqa: N818 - named by whose state it is
 
 
 class Description(msgspec.Struct, frozen=True):
-    """Everything learned at once. `page` is its metrics page at that time."""
+    """Everything learned at once. `page` is its metrics page at that time, on which the server
+    tells of `ranks`."""
 
     facts: NodeFacts
     sources: tuple[EventSource, ...]
     page: EngineSignals
+    ranks: tuple[int, ...] = ()
 
 
 async def describe(get: Get, host: str, rank: int | None = None) -> Description:
     """Ask everything. Raises NotReady or EngineTrouble when the engine cannot serve."""
     models = await _models(get)
-    page = read_metrics(await _body(get, "/metrics"), rank)
+    metrics = await _body(get, "/metrics")
+    page = read_metrics(metrics, rank)
     kind = _kind(page, models)
     if rank is not None and (kind is not EngineKind.VLLM or page.running is None):
         raise NotReady(f"GET /metrics tells of no data-parallel rank {rank}")
@@ -46,7 +49,7 @@ async def describe(get: Get, host: str, rank: int | None = None) -> Description:
     has_events = kind in _WITH_EVENTS
     published = await _body(get, "/kv_event_sources") if has_events else b""
     sources = read_event_sources(published, host, rank)
-    return Description(facts, sources, page)
+    return Description(facts, sources, page, ranks_on(metrics))
 
 
 async def refresh(get: Get, known: Description) -> Description:

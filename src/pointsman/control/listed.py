@@ -1,0 +1,49 @@
+"""What is configured as one engine: an address, and the nodes that are behind it.
+
+Mostly that is one node. A server of several data-parallel ranks has a scheduler and a cache for
+each, so each is a node, once they are found; the engine's name then stands for all of them.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from pointsman.core.events import NodeSpec
+from pointsman.core.ids import NodeName
+from pointsman.engines.adapters.address import rank_of, server_of
+
+Ranks = Literal["auto", "off"]
+"""Whether data-parallel ranks are looked for."""
+
+
+class ListedEngine(msgspec.Struct):
+    """`spec` is as configured; `divided_into` says how many ranks have been found, 0 for none."""
+
+    spec: NodeSpec
+    kv_events: str = "auto"
+    ranks: Ranks = "auto"
+    divided_into: int = 0
+
+    @property
+    def may_be_divided(self) -> bool:
+        """Not where one rank is named, or one place of KV events, which is one rank's."""
+        finds_events = self.kv_events in ("auto", "off")
+        return self.ranks == "auto" and finds_events and rank_of(self.spec.url) is None
+
+    @property
+    def nodes(self) -> Sequence[NodeSpec]:
+        """One, or one for each rank."""
+        if not self.divided_into:
+            return (self.spec,)
+        return [self._rank(number) for number in range(self.divided_into)]
+
+    def is_namesake(self, spec: NodeSpec) -> bool:
+        """Whether it, or a node of it, has the name or the address of `spec`."""
+        own = (self.spec, *self.nodes)
+        return any(each.name == spec.name or each.url == spec.url for each in own)
+
+    def _rank(self, number: int) -> NodeSpec:
+        name = NodeName(f"{self.spec.name}-rank-{number}")
+        url = f"{server_of(self.spec.url)}#{number}"
+        return msgspec.structs.replace(self.spec, name=name, url=url)

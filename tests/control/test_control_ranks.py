@@ -1,0 +1,139 @@
+"""A server of several data-parallel ranks: found, each rank a node, under one engine's name."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from pointsman.core.events import NodeSpec
+from pointsman.core.ids import NodeName
+from tests.control.fake_engine import (
+    Cluster,
+    FakeEngine,
+    eventually,
+    fake_engine,
+    hurry,
+    running_cluster,
+)
+
+NAME = NodeName("n")
+
+
+@pytest.fixture(autouse=True)
+def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+
+
+def of_ranks(engine: FakeEngine, count: int) -> None:
+    engine.ranks = range(count)
+    engine.ranks_named = count
+
+
+def nodes(cluster: Cluster) -> dict[str, str]:
+    return {n.name: n.url for n in cluster.scheduler.nodes(cluster.service.now_s())}
+
+
+async def test_each_rank_becomes_a_node() -> None:
+    async with fake_engine() as engine, running_cluster() as cluster:
+        of_ranks(engine, 3)
+        cluster.add(engine.url)
+        await cluster.ready()
+        assert nodes(cluster) == {f"n-rank-{rank}": f"{engine.url}#{rank}" for rank in range(3)}
+
+
+async def test_a_server_of_one_rank_is_asked_for_no_token() -> None:
+    async with fake_engine() as engine, running_cluster() as cluster:
+        cluster.add(engine.url)
+        await cluster.ready()
+        assert nodes(cluster) == {"n": engine.url}
+        assert engine.count("/v1/completions") == 0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "named"),
+    [
+        ((0, 1), 0),  # it does not read which rank a request is for
+        ((2, 3), 2),  # it balances over a part of the ranks, and counts them otherwise
+        ((0, 1), 4),
+    ],
+)
+async def test_ranks_that_requests_cannot_name_are_one_node(
+    ranks: tuple[int, ...], named: int
+) -> None:
+    async with fake_engine() as engine, running_cluster() as cluster:
+        engine.ranks, engine.ranks_named = ranks, named
+        cluster.add(engine.url)
+        await cluster.ready()
+        assert nodes(cluster) == {"n": engine.url}
+
+
+@pytest.mark.parametrize(
+    ("fragment", "fields"),
+    [("", {"ranks": "off"}), ("", {"kv_events": "tcp://127.0.0.1:1"}), ("#1", {})],
+)
+async def test_what_is_told_by_hand_stays(fragment: str, fields: dict[str, str]) -> None:
+    async with fake_engine() as engine, running_cluster() as cluster:
+        of_ranks(engine, 2)
+        cluster.add(engine.url + fragment, **fields)  # type: ignore[arg-type]  # any of its fields
+        await cluster.ready()
+        assert nodes(cluster) == {"n": engine.url + fragment}
+
+
+async def test_a_server_that_has_no_time_is_asked_again() -> None:
+    async with fake_engine() as engine, running_cluster() as cluster:
+        of_ranks(engine, 2)
+        engine.status["/v1/completions"] = 503
+        cluster.add(engine.url)
+        await eventually(lambda: engine.count("/v1/completions") > 1)
+        assert not cluster.scheduler.ready()
+        del engine.status["/v1/completions"]
+        await cluster.ready()
+        assert len(nodes(cluster)) == 2
+
+
+async def test_a_server_that_comes_back_with_other_ranks() -> None:
+    async with fake_engine() as engine, running_cluster() as cluster:
+        of_ranks(engine, 2)
+        cluster.add(engine.url)
+        await cluster.ready()
+        for count in (3, 1):
+            of_ranks(engine, count)
+            engine.restart()
+            wanted = [f"n-rank-{rank}" for rank in range(count)]
+            await eventually(lambda wanted=wanted: sorted(nodes(cluster)) == wanted)  # type: ignore[misc]  # mypy cannot infer it
+            await cluster.ready()
+
+
+async def test_the_engines_name_stands_for_its_ranks() -> None:
+    async with fake_engine() as engine, running_cluster() as cluster:
+        of_ranks(engine, 2)
+        cluster.add(engine.url)
+        await cluster.ready()
+        fleet = cluster.fleet
+        assert fleet.drain(NAME, True)
+        assert all(node.draining for node in cluster.scheduler.nodes(cluster.service.now_s()))
+        spec = NodeSpec(name=NAME, url=engine.url, zone="a")
+        assert fleet.runs(spec, kv_events="auto", ranks="auto")
+        assert not fleet.runs(spec, kv_events="auto", ranks="off")
+        fleet.respecify(spec)
+        fleet.respecify(msgspec.structs.replace(spec, zone="b"))
+        assert cluster.node("n-rank-1").zone == "b"
+        assert fleet.namesakes(NodeSpec(name=NodeName("x"), url=f"{engine.url}#1")) == [NAME]
+        assert await fleet.remove(NAME)
+        assert nodes(cluster) == {}
+        assert not await fleet.remove(NAME)
+
+
+async def test_a_rank_may_leave_alone() -> None:
+    async with fake_engine() as engine, running_cluster() as cluster:
+        of_ranks(engine, 2)
+        cluster.add(engine.url)
+        await cluster.ready()
+        assert await cluster.fleet.remove(NodeName("n-rank-0"))
+        assert list(nodes(cluster)) == ["n-rank-1"]
+        assert cluster.fleet.retire(NAME, within_s=1.0)
+        await eventually(lambda: not nodes(cluster))
+        cluster.add(engine.url)  # the name is free
+        await cluster.ready()
+        await asyncio.sleep(0)
+        assert len(nodes(cluster)) == 2
