@@ -8,6 +8,8 @@ Reading order, along a prompt's way:
     model          a body's route decides what is rendered
     chat           a body as the values that a template is given
     template       the chat template, sandboxed
+    itemwise       does it write each message by itself?
+    growing        then only what is new of a conversation is read, rendered and encoded
     encoder        text to ids, piece by piece; `pieces` remembers the pieces
     folder         a model's files
     fallback       why a prompt is known by its text after all
@@ -15,8 +17,9 @@ Reading order, along a prompt's way:
 
 Token ids are told only where they are those that the engine computes; for everything else
 there is a `Fallback`, and the text index. `service`, `source`, `workers` and `engine_source`
-belong to the event loop; the rest runs in threads. `template` and `encoder` need the extra
-`tokenizer`, and only `folder.load` imports them. Must not import gateway, control or cli.
+belong to the event loop; the rest runs in threads. `template`, `itemwise`, `growing` and
+`encoder` need the extra `tokenizer`, and only `folder.load` imports them. Must not import gateway,
+control or cli.
 """
 
 from pointsman.engines.tokenizer.engine_source import EngineSource

@@ -53,8 +53,10 @@ class _Message(msgspec.Struct, frozen=True, gc=False):
     task: Any = None
 
 
-class _ChatBody(msgspec.Struct, frozen=True):
-    messages: list[_Message]
+class ChatBody(msgspec.Struct, frozen=True):
+    """A body of /v1/chat/completions; its messages are read one by one."""
+
+    messages: list[Raw]
     tools: list[Values] | None = None
     documents: list[Values] | None = None
     reasoning_effort: str | None = None
@@ -97,18 +99,35 @@ def read_chat(body: bytes, *, parts_stay: bool, reads: frozenset[str]) -> Chat:
 
     `parts_stay`: the template takes contents as lists of parts. `reads`: its variables.
     """
-    request = _decoded(_decode_chat, body)
+    request = read_body(body)
+    messages = [read_message(raw, parts_stay=parts_stay) for raw in request.messages]
+    return chat_of(request, messages, reads=reads)
+
+
+def read_body(body: bytes) -> ChatBody:
+    """Raises Inexact for what asks for more than a template can tell."""
+    request: ChatBody = _decoded(_decode_chat, body)
     if request.chat_template is not None or request.truncate_prompt_tokens is not None:
         raise Inexact(Fallback.OPTIONS)
     if request.continue_final_message and request.add_generation_prompt:
         raise Inexact(Fallback.REFUSED, "continue_final_message with add_generation_prompt")
+    return request
+
+
+def chat_of(request: ChatBody, messages: list[Values], *, reads: frozenset[str]) -> Chat:
+    """A body's chat, with its messages as they were read. Raises Inexact."""
     return Chat(
-        [_message(message, parts_stay=parts_stay) for message in request.messages],
+        messages,
         None if request.tools is None else [_tool(tool) for tool in request.tools],
         _variables(request, reads),
         request.continue_final_message,
         request.add_special_tokens,
     )
+
+
+def read_message(raw: Raw | bytes, *, parts_stay: bool) -> Values:
+    """A message as a template is given it. Raises Inexact."""
+    return _message(_decoded(_decode_message, raw), parts_stay=parts_stay)
 
 
 def read_text(body: bytes) -> Text:
@@ -124,7 +143,7 @@ def read_text(body: bytes) -> Text:
     return Text(prompt, request.add_special_tokens)
 
 
-def _variables(request: _ChatBody, reads: frozenset[str]) -> Values:
+def _variables(request: ChatBody, reads: frozenset[str]) -> Values:
     given = request.chat_template_kwargs or {}
     if not _RESERVED.isdisjoint(given):
         raise Inexact(Fallback.OPTIONS)
@@ -232,7 +251,8 @@ def _decoded(decode: Any, data: Raw | bytes) -> Any:
 
 
 _QUOTE = ord('"')
-_decode_chat = msgspec.json.Decoder(_ChatBody).decode
+_decode_chat = msgspec.json.Decoder(ChatBody).decode
+_decode_message = msgspec.json.Decoder(_Message).decode
 _decode_completion = msgspec.json.Decoder(_CompletionBody).decode
 _decode_part = msgspec.json.Decoder(_Part).decode
 _decode_string = msgspec.json.Decoder(str).decode

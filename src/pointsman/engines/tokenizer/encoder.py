@@ -57,7 +57,7 @@ class Encoder:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._add_missing(added)
-        self._pieces, self._owner = pieces, pieces.new_owner()
+        self.pieces, self._owner = pieces, pieces.new_owner()
         marks = _marks(self._tokenizer.get_added_tokens_decoder().values(), template)
         self._mark = re.compile("|".join(map(re.escape, marks))) if marks else None
         if not self._may_cut(marks):
@@ -66,16 +66,34 @@ class Encoder:
 
     def encode(self, text: str, *, special_tokens: bool) -> Encoded:
         """The ids of `text`; `special_tokens` are those that a tokenizer adds by itself."""
-        texts = self._cut(text)
-        found = self._pieces.find(self._owner, texts)
-        missing = [text for text, tokens in zip(texts, found, strict=True) if tokens is None]
-        remembered = sum(len(tokens) for tokens in found if tokens is not None) // _TOKEN_BYTES
-        computed = self._compute(missing)
+        tokens, remembered = self.ids(text)
+        return self.joined([tokens], remembered, special_tokens=special_tokens)
+
+    def joined(self, parts: Sequence[bytes], remembered: int, *, special_tokens: bool) -> Encoded:
+        """The ids of a text from those of its parts, of which so many bytes were remembered."""
         if special_tokens:
-            found = [self._before, *found, self._behind]
+            parts = [self._before, *parts, self._behind]
         tokens = array("q")
-        tokens.frombytes(b"".join(computed.pop() if f is None else f for f in found))
-        return Encoded(tokens, remembered)
+        tokens.frombytes(b"".join(parts))
+        return Encoded(tokens, remembered // _TOKEN_BYTES)
+
+    @property
+    def cuts(self) -> bool:
+        """Whether it takes texts apart at all."""
+        return self._mark is not None
+
+    def begins_apart(self, text: str) -> bool:
+        """Whether the ids of `text` are the same whatever stands before it."""
+        return not text or (self._mark is not None and self._mark.match(text) is not None)
+
+    def ids(self, text: str) -> tuple[bytes, int]:
+        """The ids of a text as they are kept, and how many bytes of them were remembered."""
+        texts = self._cut(text)
+        found = self.pieces.find(self._owner, texts)
+        missing = [text for text, tokens in zip(texts, found, strict=True) if tokens is None]
+        computed = self._compute(missing)
+        remembered = sum(len(tokens) for tokens in found if tokens is not None)
+        return b"".join(computed.pop() if f is None else f for f in found), remembered
 
     def _compute(self, texts: Sequence[str]) -> list[bytes]:
         """The ids of each of `texts`, last first."""
@@ -84,7 +102,7 @@ class Encoder:
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         computed = [array("q", encoding.ids).tobytes() for encoding in encodings]
         for text, tokens in zip(texts, computed, strict=True):
-            self._pieces.keep(self._owner, text, tokens)
+            self.pieces.keep(self._owner, text, tokens)
         computed.reverse()
         return computed
 

@@ -56,6 +56,7 @@ def load(
         raise Unusable(found)
     # The extra may be absent, and is only worth its 40 MB where a tokenizer is configured.
     from pointsman.engines.tokenizer.encoder import Encoder  # noqa: PLC0415
+    from pointsman.engines.tokenizer.growing import GrowingChats  # noqa: PLC0415
     from pointsman.engines.tokenizer.template import ChatTemplate  # noqa: PLC0415
 
     config = _read_json(folder / "tokenizer_config.json")
@@ -81,7 +82,13 @@ def load(
     default = templates.get("default")
     if default is None or not chats:
         return ModelTokenizer(encoder, None)
-    return ModelTokenizer(encoder, Templates(default, templates.get("tool_use", default)))
+    tools = templates.get("tool_use", default)
+    growing = {
+        template: GrowingChats(encoder, template, template.leading)
+        for template in dict.fromkeys((default, tools))
+        if template.leading is not None and encoder.cuts
+    }
+    return ModelTokenizer(encoder, Templates(default, tools, growing))
 
 
 def _sources(folder: Path, config: Mapping[str, Any], template: Path | None) -> dict[str, str]:

@@ -11,7 +11,10 @@ from threading import Lock
 _ENTRY_BYTES = 264
 """Of an entry beside its text and ids: three objects' heads and its place in the dict."""
 
-Key = tuple[int, str]
+Text = str | bytes
+"""Of a piece, or what stands for it."""
+
+Key = tuple[int, Text]
 
 
 class Pieces:
@@ -33,11 +36,12 @@ class Pieces:
         return len(self._tokens)
 
     def new_owner(self) -> int:
-        """A number that no other tokenizer has."""
-        self._owners += 1
-        return self._owners
+        """A number that nobody else has."""
+        with self._lock:
+            self._owners += 1
+            return self._owners
 
-    def find(self, owner: int, texts: Sequence[str]) -> list[bytes | None]:
+    def find(self, owner: int, texts: Sequence[Text]) -> list[bytes | None]:
         """The ids of each text, None where they are not known."""
         known = self._tokens
         found: list[bytes | None] = []
@@ -50,7 +54,7 @@ class Pieces:
                 found.append(tokens)
         return found
 
-    def keep(self, owner: int, text: str, tokens: bytes) -> None:
+    def keep(self, owner: int, text: Text, tokens: bytes) -> None:
         """Keep what was computed. What is larger than the cap is not kept."""
         size = _size(text, tokens)
         if size > self.bytes_max:
@@ -70,5 +74,5 @@ class Pieces:
         assert self.bytes <= self.bytes_max, (self.bytes, self.bytes_max)
 
 
-def _size(text: str, tokens: bytes) -> int:
+def _size(text: Text, tokens: bytes) -> int:
     return _ENTRY_BYTES + sys.getsizeof(text) + len(tokens)

@@ -5,9 +5,9 @@ jinja2, of the extra `tokenizer`: only `folder.load` may import this module.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
@@ -16,6 +16,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from pointsman.engines.tokenizer.chat import Chat, Values
 from pointsman.engines.tokenizer.fallback import Fallback, Inexact
+from pointsman.engines.tokenizer.itemwise import Looked, itemwise
+
+T = TypeVar("T")
 
 _CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "
 """Put behind the message that is to be continued, and looked for in what is rendered: a
@@ -25,7 +28,8 @@ template may trim the message, or write more than once what it says."""
 class ChatTemplate:
     """One template. `special_tokens` are variables for it: bos_token and the like.
 
-    `parts_stay`: it takes contents as lists of parts. `reads`: the variables it uses.
+    `parts_stay`: it takes contents as lists of parts. `reads`: the variables it uses. `leading`:
+    of a template that writes each message by itself, how many are always read; else None.
     Raises ValueError if `source` is no template.
     """
 
@@ -37,6 +41,8 @@ class ChatTemplate:
         except TemplateError as error:
             raise ValueError(f"is no Jinja template: {error}") from None
         self.source = source
+        self._itemwise = itemwise(environment, source)
+        self.leading = None if self._itemwise is None else self._itemwise.leading
         self.reads = frozenset(meta.find_undeclared_variables(tree))
         self.parts_stay = _loops_over_contents(tree)
         self._special_tokens = dict(special_tokens)
@@ -44,13 +50,25 @@ class ChatTemplate:
     def render(self, chat: Chat) -> str:
         """The prompt's text. Raises Inexact where the template raises."""
         messages = _tagged(chat.messages) if chat.continues else chat.messages
+        text = self._rendered(self._template.render, messages, chat)
+        return _until_tag(text, chat.messages[-1]) if chat.continues else text
+
+    def render_apart(self, chat: Chat) -> Sequence[str] | None:
+        """The text in parts, as `Itemwise.render` tells it, of a template that has `leading`; None
+        where it looks at a known message, or raises: as a whole it may not."""
+        assert self._itemwise is not None, "not itemwise"
+        try:
+            return self._rendered(self._itemwise.render, chat.messages, chat)
+        except (Looked, Inexact):
+            return None
+
+    def _rendered(self, render: Callable[..., T], messages: list[Values], chat: Chat) -> T:
         variables = self._special_tokens | chat.variables
         try:
-            text = self._template.render(messages=messages, tools=chat.tools, **variables)
+            return render(messages=messages, tools=chat.tools, **variables)
         except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             # Messages that the template does not foresee end in any of these.
             raise Inexact(Fallback.REFUSED, str(error)) from None
-        return _until_tag(text, chat.messages[-1]) if chat.continues else text
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
