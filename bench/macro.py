@@ -1,8 +1,10 @@
 """Gateway CPU per request and per streamed chunk: ours beside the field's, in one run.
 
-All gateways stand in front of the same mock engines and are measured in turn, for some rounds; the
-median of the rounds counts, since machines are noisy. CPU is that of the gateway's process tree, so
-it does not matter that client and engines share the cores. Formulas, per round:
+All gateways stand in front of the same mock engines and are measured in turn, in many short
+rounds; the median of the rounds counts. A shared host takes twice the CPU for the same work for
+seconds at a time: a few long rounds would lay that on one gateway and spare the next. CPU is that
+of the gateway's process tree, so it does not matter that client and engines share the cores.
+Formulas, per round:
 
     request_us = cpu(requests) / requests
     chunk_us   = (cpu(streams) - streams * request_us) / (streams * chunks)
@@ -211,10 +213,10 @@ def _say(line: str) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of each gateway [5]")
-    parser.add_argument("--requests", type=int, default=5000, help="plain requests a round [5000]")
+    parser.add_argument("--rounds", type=int, default=15, help="measurements of each gateway [15]")
+    parser.add_argument("--requests", type=int, default=1500, help="plain requests a round [1500]")
     parser.add_argument("--concurrency", type=int, default=16, help="of the plain ones [16]")
-    parser.add_argument("--streams", type=int, default=160, help="streams a round [160]")
+    parser.add_argument("--streams", type=int, default=48, help="streams a round [48]")
     parser.add_argument("--stream-concurrency", type=int, default=8, help="of the streams [8]")
     parser.add_argument("--chunks", type=int, default=100, help="chunks of a stream [100]")
     parser.add_argument("--interval-s", type=float, default=0.002, help="between chunks [0.002]")

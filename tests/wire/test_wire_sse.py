@@ -333,6 +333,8 @@ def test_only_a_response_is_named() -> None:
     numbered = read_answer(json.dumps(body | {"id": 7}).encode())
     assert numbered.response_id == ""
     assert numbered.usage is not None
+    uncounted = read_answer(json.dumps(body | {"usage": "much"}).encode())
+    assert (uncounted.response_id, uncounted.usage) == ("resp_1", None)
 
 
 def test_a_streamed_response_is_named_at_its_end() -> None:

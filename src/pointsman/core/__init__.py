@@ -47,6 +47,7 @@ Reading order, top-down; a file imports only from files below it:
     decision       the record of one decision
     request        what routing knows of one request
     blocks         chained block hashing over text or tokens
+    scheme         how a prompt is cut into blocks
     errors         why a request was refused or broke, and what its client is told
     limits         every bound, with its reason
     health_limits  those that health is judged by

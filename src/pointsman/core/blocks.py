@@ -10,52 +10,34 @@ guess about a cache, never another tenant's text: engines verify their own block
 
 from array import array
 from collections.abc import Sequence
-from enum import StrEnum
 from functools import lru_cache
-from typing import cast
+from typing import Final, cast
 
-import msgspec
 from xxhash import xxh3_64_intdigest
 
 from pointsman.core.ids import BlockHash
-from pointsman.core.limits import TEXT_BLOCK_BYTES
+from pointsman.core.scheme import TEXT_SCHEME, Namespace, Scheme, Unit
 
-_HASH_MASK = (1 << 60) - 1
+__all__ = [
+    "TEXT_SCHEME",
+    "Namespace",
+    "Prompt",
+    "Scheme",
+    "Unit",
+    "chain",
+    "root_hash",
+    "token_bytes",
+]
 
-
-class Unit(StrEnum):
-    """What a block is counted in."""
-
-    BYTES = "bytes"
-    TOKENS = "tokens"
-
-
-class Scheme(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """How a prompt is cut: `size` bytes of text, or `size` token ids, a block."""
-
-    unit: Unit
-    size: int
-
-
-_BYTES = Unit.BYTES  # Python 3.11 takes 0.1 us to look an enum's member up
-TEXT_SCHEME = Scheme(_BYTES, TEXT_BLOCK_BYTES)
-
-
-class Namespace(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """What must agree before two equal prompts share KV blocks.
-
-    `model` is the served name, an adapter's own name included: adapters never share blocks.
-    """
-
-    model: str
-    salt: str = ""
+_HASH_MASK: Final = (1 << 60) - 1
+_BYTES: Final = Unit.BYTES  # Python 3.11 takes 0.1 us to look an enum's member up
 
 
 @lru_cache(maxsize=4_096)
 def root_hash(namespace: Namespace, scheme: Scheme) -> BlockHash:
     """The chain's seed. Length-prefixed, so that ("ab", "c") and ("a", "bc") differ."""
     parts = (namespace.model, namespace.salt, f"{scheme.unit}:{scheme.size}")
-    seed = b"".join(len(p.encode()).to_bytes(4) + p.encode() for p in parts)
+    seed = b"".join([len(p.encode()).to_bytes(4) + p.encode() for p in parts])
     return BlockHash(xxh3_64_intdigest(seed) & _HASH_MASK)
 
 
@@ -70,14 +52,14 @@ def token_bytes(tokens: Sequence[int]) -> bytes:
 def chain(data: bytes, size_bytes: int, parent: BlockHash) -> list[BlockHash]:
     """Hashes of the full blocks of `data` after `parent`; the rest of it has none."""
     hashes: list[int] = []
-    append, digest, previous = hashes.append, xxh3_64_intdigest, int(parent)
+    digest, previous = xxh3_64_intdigest, int(parent)
     for start in range(0, len(data) - size_bytes + 1, size_bytes):
         previous = digest(data[start : start + size_bytes], previous) & _HASH_MASK
-        append(previous)
+        hashes.append(previous)
     return cast("list[BlockHash]", hashes)  # a call a block would cost a seventh of the loop
 
 
-_TOKEN_BYTES = 8
+_TOKEN_BYTES: Final = 8
 
 
 class Prompt:

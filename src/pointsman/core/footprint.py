@@ -51,7 +51,7 @@ class Footprints:
     def _cut(self, node: Node, prompt: Prompt, demand: Demand) -> Footprint:
         block = node.block_tokens
         segments = self._residency.segments(node, prompt, demand.prompt_tokens)
-        shared_tokens = segments.blocks * block
+        shared_blocks = segments.blocks
         output_tokens = int(demand.output_tokens * _OUTPUT_HELD * self.safety)
-        own_blocks = (demand.prompt_tokens - shared_tokens + output_tokens) // block + 1
-        return Footprint(segments.blocks + own_blocks, segments)
+        own_blocks = (demand.prompt_tokens - shared_blocks * block + output_tokens) // block + 1
+        return Footprint(shared_blocks + own_blocks, segments)

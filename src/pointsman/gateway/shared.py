@@ -123,7 +123,7 @@ class Shared:
         """
         if wanted and wanted not in self.live:
             return RequestId(wanted)
-        return RequestId(f"{self._id_prefix}{next(self._id_numbers):08x}")
+        return RequestId(self._id_prefix + format(next(self._id_numbers), "08x"))
 
     def ended(self, request_id: RequestId) -> None:
         """An exchange is over."""

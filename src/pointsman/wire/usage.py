@@ -1,7 +1,6 @@
 """What an engine says it processed, in any of the dialects it says it in."""
 
 import msgspec
-from msgspec import Raw
 
 TOKENS_MAX = 1 << 40
 """No request has as many tokens. A count beyond is the engine's mistake, and would spoil every
@@ -88,16 +87,32 @@ class Said(msgspec.Struct, frozen=True, gc=False):
 class _Reply(msgspec.Struct, frozen=True, gc=False):
     id: object = None
     kind: object = msgspec.field(default=None, name="object")
-    usage: Raw = Raw()
+
+    def said(self, usage: Usage | None) -> Said:
+        return Said(usage, response_id(self.id) if self.kind == "response" else "")
+
+
+class _Counted(_Reply, frozen=True, gc=False):
+    usage: UsageFields | None = None
 
 
 def read_answer(json_body: bytes) -> Said:
     """What an answer that is not streamed says, as far as it can be read."""
     try:
-        reply = _decode_reply(json_body)
+        reply = _decode_counted(json_body)
+    except msgspec.ValidationError:
+        return _read_uncounted(json_body)
     except (msgspec.DecodeError, RecursionError):
         return Said()
-    return Said(_read(reply.usage), response_id(reply.id) if reply.kind == "response" else "")
+    return reply.said(reply.usage.usage() if reply.usage else None)
+
+
+def _read_uncounted(json_body: bytes) -> Said:
+    """Of one whose usage is not such."""
+    try:
+        return _decode_reply(json_body).said(None)
+    except (msgspec.DecodeError, RecursionError):
+        return Said()
 
 
 def response_id(found: object) -> str:
@@ -105,12 +120,5 @@ def response_id(found: object) -> str:
     return found if isinstance(found, str) and len(found) <= RESPONSE_ID_MAX else ""
 
 
-def _read(usage: Raw) -> Usage | None:
-    try:
-        return _decode_usage(usage).usage()
-    except (msgspec.DecodeError, RecursionError):
-        return None
-
-
 _decode_reply = msgspec.json.Decoder(_Reply).decode
-_decode_usage = msgspec.json.Decoder(UsageFields).decode
+_decode_counted = msgspec.json.Decoder(_Counted).decode

@@ -19,6 +19,7 @@ from operator import xor
 import msgspec
 
 from pointsman.core.ids import BlockHash
+from pointsman.core.prefix.match import common
 from pointsman.core.prefix.table import SLOT_MASK, WAY_MASK, BlockTable
 
 _GATHERED_MAX = 128  # hashes of an exact node's events that are gathered in one run
@@ -77,7 +78,7 @@ class Holder:
             if value is None or not (stamp := self.stamp(block, value)):
                 break
             run = self._runs[stamp]
-            length = _common(run.hashes, chain, at)
+            length = common(run.hashes, chain, at)
             if not length:  # a run without its first blocks: an exact node's
                 break
             path.append(stamp if length == len(run.hashes) else self._split(run, length))
@@ -206,17 +207,3 @@ class Holder:
         assert live == held, f"slot {self.number} holds a block that nothing can evict"
         hashes = sum(len(run.hashes) + len(run.dead or ()) for run in self._runs.values())
         return len(self._runs), hashes
-
-
-def _common(hashes: "array[int]", chain: Sequence[BlockHash], at: int) -> int:
-    """How many of `hashes` are those of `chain` from `at` on: chained, so by bisection."""
-    same, unlike = 0, min(len(hashes), len(chain) - at) + 1
-    if hashes[unlike - 2] == chain[at + unlike - 2]:
-        return unlike - 1
-    while unlike - same > 1:
-        middle = (same + unlike) >> 1
-        if hashes[middle - 1] == chain[at + middle - 1]:
-            same = middle
-        else:
-            unlike = middle
-    return same

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import reduce
 from operator import xor
+from typing import Final
 
 from pointsman.core.ids import BlockHash, Slot
 from pointsman.core.limits import INDEX_BYTES_MAX, NODES_MAX
@@ -21,6 +22,9 @@ class Credit(list[BlockHash]):
     def __init__(self, stamp: int, hashes: Sequence[BlockHash] = ()) -> None:
         super().__init__(hashes)
         self.stamp = stamp
+
+
+_NOTHING: Final = Credit(0)  # most placements of a prompt that is known
 
 
 class PrefixIndex:
@@ -103,6 +107,9 @@ class PrefixIndex:
             missing = len(fits) - held if held >= start else 0
         else:
             path, held, missing = self._follow_with_room(holder, fits, start)
+        if not missing:
+            holder.use(path)
+            return _NOTHING
         stamp = self._table.new_stamp(slot)
         added = Credit(stamp, self._hold(holder, fits[held : held + missing], stamp))
         holder.add_run(stamp, added)

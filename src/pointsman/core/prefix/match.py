@@ -4,6 +4,7 @@ Only reads, so it is compiled where the index itself is not: compiled code makes
 wherever it stores one.
 """
 
+from array import array
 from collections.abc import Sequence
 from typing import Final
 
@@ -84,3 +85,17 @@ def slots(mask: int) -> list[Slot]:
         found.append(Slot(bit.bit_length() - 1))
         mask ^= bit
     return found
+
+
+def common(hashes: "array[int]", chain: Sequence[BlockHash], at: int) -> int:
+    """How many of `hashes` are those of `chain` from `at` on: chained, so by bisection."""
+    same, unlike = 0, min(len(hashes), len(chain) - at) + 1
+    if hashes[unlike - 2] == chain[at + unlike - 2]:
+        return unlike - 1
+    while unlike - same > 1:
+        middle = (same + unlike) >> 1
+        if hashes[middle - 1] == chain[at + middle - 1]:
+            same = middle
+        else:
+            unlike = middle
+    return same
