@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pointsman.cli.config import Admin, Config, Listen
 from tests.support.raw_cluster import raw_cluster
 from tests.support.upstreams import OK_BODY, STREAM, Client, Served, answer_ok, post
 
@@ -124,3 +125,22 @@ async def test_large_bodies_pass_and_connections_are_reused_through_nginx(tmp_pa
             assert cluster.posts()[-1].body == body
             assert re.fullmatch(r"127\.0\.0\.1:\d+", cluster.posts()[-1].header("host") or "")
         client.leave()
+
+
+async def test_behind_nginx_each_client_is_known_by_the_address_that_nginx_saw(
+    tmp_path: Path,
+) -> None:
+    config = Config(listen=Listen(port=0, trusted_proxies=("127.0.0.1",)), admin=Admin(port=0))
+    async with (
+        raw_cluster(answer_ok, config=config) as cluster,
+        nginx(tmp_path, SNIPPET.read_text(), cluster.process.port) as port,
+    ):
+        for address in ("127.0.0.2", "127.0.0.3"):
+            connection = asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+            client = Client(*await connection)
+            body = b'{"model":"m","prompt":"x"}'
+            await client.send(post("/v1/completions", body, "X-Forwarded-For: 203.0.113.9"))
+            assert (await client.answer()).status == 200
+            client.leave()
+        known = list(cluster.process.service.scheduler.guard._clients)
+        assert known == ["address:127.0.0.2", "address:127.0.0.3"]
