@@ -59,3 +59,19 @@ async def test_a_key_can_be_corrected_while_running(tmp_path: Path) -> None:
         await rig.until_nodes_are("a", "b")
         changes = (await rig.cluster.state())["configuration"]
     assert KEY not in str(changes)
+
+
+async def test_a_key_that_goes_wrong_costs_no_request_and_is_told_of(tmp_path: Path) -> None:
+    right, wrong = f"api_key: {KEY}", "api_key: wrong"
+    async with reloading(tmp_path, f"a,{right}", f"b,{right}", api_key=KEY) as rig:
+        await rig.until_nodes_are("a", "b")
+        rig.write(f"a,{right}", f"b,{wrong}")
+        await rig.until_reloaded(1)
+        async with asyncio.timeout(20):
+            while "engines[].api_key" not in await problem_of(rig, "b"):
+                assert (await rig.cluster.complete("again")).status == 200
+        rig.write(f"a,{right}", f"b,{right}")
+        await rig.until_reloaded(2)
+        async with asyncio.timeout(20):
+            while await problem_of(rig, "b") or (await rig.nodes())["b"]["health"] != "ready":
+                assert (await rig.cluster.complete("again")).status == 200

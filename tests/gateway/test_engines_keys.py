@@ -9,6 +9,7 @@ from pointsman.core.blocks import Prompt
 from pointsman.core.ids import NodeId
 from pointsman.engines.adapters import EngineKeys
 from pointsman.gateway.observer import ReplayResult
+from pointsman.gateway.options import GatewayOptions
 from tests.gateway.conftest import rig
 from tests.gateway.test_samples import HOT, kept
 from tests.support.upstreams import Behaviour, Served, answer_ok, closed_url, post
@@ -39,6 +40,31 @@ async def test_requests_have_the_engines_key_in_the_place_of_the_clients(line: s
         served = it.engine.served[-1]
         assert served.head.lower().count(b"authorization:") == 1
         assert served.header("x-api-key") is None
+
+
+async def test_an_engine_that_refuses_our_key_draws_no_requests() -> None:
+    """It answers sooner than any that works."""
+    keys = EngineKeys()
+    async with rig(guarded(KEY), answer_ok, engine_keys=keys) as it:
+        keys.hold({it.engines[0].url: "wrong"})
+        statuses = {(await it.ask(post("/v1/completions", BODY))).status for _ in range(4)}
+        assert it.engines[0].served, "it was never asked"
+        assert statuses == {200}
+
+
+@pytest.mark.parametrize(
+    ("forwards", "key", "status"), [(False, "", 502), (True, "wrong", 502), (True, "", 401)]
+)
+async def test_a_client_hears_of_keys_only_if_it_is_its_own(
+    forwards: bool, key: str, status: int
+) -> None:
+    keys = EngineKeys()
+    options = GatewayOptions(forward_authorization=forwards)
+    async with rig(guarded(KEY), engine_keys=keys, options=options) as it:
+        keys.hold({it.engine.url: key})
+        reply = await it.ask(post("/v1/completions", BODY))
+        assert reply.status == status
+        assert (b"Unauthorized" in reply.body) is (status == 401)
 
 
 async def test_another_engine_is_not_told() -> None:

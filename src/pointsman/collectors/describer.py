@@ -42,6 +42,7 @@ class Describer:
         self._client = client
         self._host = urlsplit(link.spec.url).hostname or ""
         self._known: Description | None = None
+        self._refusal = ""
 
     async def run(self) -> None:
         """Describe at once, after that in intervals and whenever asked to."""
@@ -109,8 +110,12 @@ class Describer:
         node_id, before = self._link.node_id, self._known
         try:
             known = await refresh(self._get, before)
-        except (NotReady, EngineTrouble):
+        except NotReady as refusal:
+            self._refuses(str(refusal))
+            return
+        except EngineTrouble:
             return  # the prober's matter
+        self._refuses("")
         if node_id is None or node_id != self._link.node_id:
             return
         others = _base_models(known.facts) != _base_models(before.facts)
@@ -120,6 +125,17 @@ class Describer:
             self._known = known
             self._link.facts = known.facts
             self._link.sink.submit(NodeDescribed(node_id, known.facts))
+
+    def _refuses(self, refusal: str) -> None:
+        """What it says now in the place of its models; empty: it names them."""
+        known, self._refusal = self._refusal, refusal
+        if refusal == known:
+            return
+        link = self._link
+        if refusal:
+            log.warning("engine %s at %s: %s", link.spec.name, link.spec.url, refusal)
+        if refusal or link.problem == known:
+            link.problem = refusal
 
     async def _get(self, path: str) -> Reply:
         return await self._client.get(path, timeout_s=TIMEOUT_S)

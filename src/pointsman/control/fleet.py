@@ -153,10 +153,11 @@ class Fleet(NodeWatcher):
                 link.respecify(wanted)
 
     def apply(self, cadence: Cadence) -> None:
-        """Look at all nodes this often from here on."""
+        """Look at all nodes this often from here on, and at once: keys may be others."""
         self._cadence = cadence
         for link in self._links.values():
             link.cadence = cadence
+            link.describe_soon.set()
 
     def namesakes(self, spec: NodeSpec) -> list[NodeName]:
         """The engines that have its name or its address, or a rank of which has."""

@@ -1,5 +1,7 @@
 """One try on one node: the head that is sent, and what a bad answer means."""
 
+from http import HTTPStatus
+
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.ids import RequestId
 from pointsman.gateway.heads import RequestHead
@@ -66,13 +68,20 @@ def is_stillborn(upstream: UpstreamConnection) -> bool:
     )
 
 
-def error_verdict(upstream: UpstreamConnection) -> tuple[bool, int]:
+def wants_our_key(upstream: UpstreamConnection, options: GatewayOptions) -> bool:
+    """Whether it asks for a key that was ours to give: no client could do better there. Such an
+    engine answers at once, and would draw all requests."""
+    is_ours = bool(upstream.pool.key_line) or not options.forwards_authorization
+    return upstream.status == HTTPStatus.UNAUTHORIZED and is_ours
+
+
+def error_verdict(upstream: UpstreamConnection, options: GatewayOptions) -> tuple[bool, int]:
     """Whether another node may do better than this error, which is here as a whole, and the
     status that its client is to see. vLLM used to say 500 of a prompt that is too long: clients
     would send it again and again, and engines look broken."""
     if upstream.status == 500 and _says_too_long(b"".join(upstream.pieces).lower()):
         return False, 400
-    return is_retriable(upstream.status) or is_stillborn(upstream), upstream.status
+    return _is_nodes_failure(upstream, options), upstream.status
 
 
 def _says_too_long(said: bytes) -> bool:
@@ -84,11 +93,17 @@ def keeps_answer(
 ) -> bool:
     """Whether another node may save the client from this answer, or it must be told in-band:
     a stream `is_promised` already and this is none."""
-    is_failure = is_retriable(upstream.status) or is_stillborn(upstream)
+    is_failure = _is_nodes_failure(upstream, options)
     if is_promised:
         is_stream = upstream.status == 200 and is_event_stream(upstream.content_type)
         return is_failure or not is_stream
     return is_failure and not is_too_long(upstream, options)
+
+
+def _is_nodes_failure(upstream: UpstreamConnection, options: GatewayOptions) -> bool:
+    return (
+        is_retriable(upstream.status) or is_stillborn(upstream) or wants_our_key(upstream, options)
+    )
 
 
 def is_too_long(upstream: UpstreamConnection, options: GatewayOptions) -> bool:

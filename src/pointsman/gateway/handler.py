@@ -21,6 +21,7 @@ from pointsman.gateway.attempts import (
     is_too_long,
     keeps_answer,
     reply_cause,
+    wants_our_key,
 )
 from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.keys import Key
@@ -246,14 +247,16 @@ class Handler:
             self._attempt_failed(FailureKind.BROKEN)
 
     def _answered_with_error(self, upstream: UpstreamConnection) -> None:
-        is_failure, status = error_verdict(upstream)
+        options = self._shared.options
+        is_failure, status = error_verdict(upstream, options)
+        is_of_our_key = wants_our_key(upstream, options)
         body = upstream.take()
         kind = failure_kind(upstream, body)
         kept = EngineAnswer(status, upstream.headers, body, kind)
         self._upstream = None
         upstream.release(self._shared.now_s())
-        if is_failure:
-            self._attempt_failed(kind, kept)
+        if is_failure:  # what is said of our key is not for clients
+            self._attempt_failed(kind, None if is_of_our_key else kept)
         else:
             self._exchange.started(self._shared.now_s())
             self._pass_on(kept)
