@@ -109,6 +109,17 @@ def test_serve_refuses_what_cannot_work(arguments: tuple[str, ...], message: str
     assert message in err
 
 
+@pytest.mark.parametrize("command", [("serve",), ("doctor",), ("agent", "--scheduler", "a:1")])
+def test_an_engines_key_that_no_header_can_carry_is_refused_unshown(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POINTSMAN_ENGINE_KEY", "s3cret key")
+    code, _, err = run(*command, "--engine", "http://a:1")
+    assert code == 2
+    assert "POINTSMAN_ENGINE_KEY: it holds what no header can carry" in err
+    assert "s3cret" not in err
+
+
 def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

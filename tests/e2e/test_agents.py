@@ -84,6 +84,17 @@ async def test_an_agent_is_all_that_a_gateway_needs_to_know_its_engines() -> Non
             assert answer.node == "a-1"
 
 
+async def test_an_agent_with_a_front_is_all_that_knows_its_engines_key() -> None:
+    async with running_engine(api_key="engines-own") as engine, gateway() as cluster:
+        options = agent_options(cluster.process.agents_port, [engine.url], FrontOptions())
+        [entry] = options.engines
+        keyed = msgspec.structs.replace(entry, api_key="engines-own", kv_events="off")
+        async with running_agent(msgspec.structs.replace(options, engines=(keyed,))):
+            await eventually(lambda: [n.health for n in cluster.scheduler.nodes(0.0)] == ["ready"])
+            assert (await cluster.complete(PROMPT)).node == "a-1"
+            assert "engines-own" not in str(await cluster.state())
+
+
 async def test_hits_are_foretold_exactly() -> None:
     """The agent chains the engine's token ids itself; so what it tells is what prompts find."""
     async with attended() as (engine, cluster):
