@@ -174,6 +174,22 @@ def test_packages_explain_themselves() -> None:
     )
 
 
+@pytest.mark.parametrize("folder", sorted({path.parent for path in python_files()}), ids=name_of)
+def test_a_reading_order_leaves_nothing_out(folder: Path) -> None:
+    told = ast.get_docstring(tree(folder / "__init__.py")) or ""
+    if "reading order" not in told.lower():
+        return
+    named = set(re.findall(r"[a-z_]+", told))
+    groups = tuple(name for name in re.findall(r"([a-z]+_)\*", told))  # `config_*` and the like
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    packages = {path.parent.name for path in folder.glob("*/__init__.py")}
+    expect_none(
+        f"{name_of(folder)}/__init__.py: {name} has no place in the reading order"
+        for name in sorted(modules | packages)
+        if name not in named and not name.startswith(groups)
+    )
+
+
 def test_core_is_documented() -> None:
     expect_none(
         missing for path in python_files(PACKAGE / "core") for missing in _undocumented(path)

@@ -8,6 +8,7 @@ Reading order, along a request's way:
     routes       the closed table of routes; answers that need no engine
     handler      one request: placer, attempts, settlement (drives `core.exchange`)
     arrival      what comes before the placer: body, key, token ids
+    forwarded    whom a request came from, through proxies
     routing      head and body become what the scheduler is asked
     kept         requests about a response that an engine keeps
     visit        what a request holds of its key, until its end
@@ -30,10 +31,10 @@ Reading order, along a request's way:
     options      what can be set
 
 One thread owns it all, and the placer: there is no task and no await on a request's way
-(dialling a fresh connection is the exception, owned by `pools.Pools`, and looking whether
-one could be had, by `Lookout`). A `Handler` owns its
-engine connection until it releases or aborts it, and settles with the placer exactly once. A
-`ClientConnection` owns its handler. Imports core, wire and ports; never another shell, and no
+(dialling a fresh connection is the exception, owned by `pools.Pools`, and looking whether one could
+be had, by `Lookout`). A `Handler` owns its engine connection until it releases or aborts it, and
+settles with the placer exactly once. A `ClientConnection` owns its handler. Imports core, wire,
+ports and, for the keys that engines ask for, `engines.adapters`; never another shell, and no
 scheduler: placement is behind `ports.Placer`.
 """
 

@@ -6,5 +6,5 @@ collector_metrics, tokenizer_metrics and reload_metrics (those of other parts), 
 (the gauges, read from the scheduler when scraped), access_log, reader (streams that must not be
 waited for), decisions.
 
-One thread owns all of it. Imports core and ports; never a shell, which hands it values.
+One thread owns all of it. Imports core only; a shell hands it values.
 """

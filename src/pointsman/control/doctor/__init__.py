@@ -4,7 +4,8 @@ Reading order: finding (what is told), seen (what was looked at), then the judge
 are pure: engine_findings (one engine), event_findings (its KV events), fleet_findings
 (engines beside each other), gateway_findings (a running gateway). Then the looking, which is
 I/O: examination (a whole cluster), engine_look (one engine, all checks), probes (small prompts),
-listening (KV events), connection (one TCP connection, watched), gateway_look.
+tokens (the same prompts as token ids), listening (KV events), connection (one TCP
+connection, watched), gateway_look.
 
 Nothing is changed anywhere: engines get a handful of tiny prompts of the doctor's own, never a
 user's data. Every look has a bound on its time, and so has the whole. `examine` owns the
