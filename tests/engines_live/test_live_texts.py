@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from pointsman.cli.process import read_request
+from pointsman.gateway.dry_run import would_ask
 from tests.support.cluster import Answer
 from tests.support.live_cluster import LiveCluster, live_cluster
 from tests.support.live_engines import LiveEngine
@@ -71,7 +71,7 @@ async def ask(
     cluster: LiveCluster, twin: TextTwin, history: list[dict[str, str]]
 ) -> tuple[Turn, str]:
     body = {"model": "tiny", "messages": history, "max_tokens": 8, "temperature": 0}
-    request = await read_request("/v1/chat/completions", {}, json.dumps(body).encode())
+    request = await would_ask("/v1/chat/completions", {}, json.dumps(body).encode())
     assert request.prompt.token_count is None
     believed = twin.decide(request)
     started_s = time.monotonic()

@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 
@@ -23,7 +23,7 @@ from pointsman.cli.engine_changes import apply_engines, engine_conflicts
 from pointsman.cli.node_watchers import ForgetfulPools, WarmUpByReplay, hot_samples
 from pointsman.cli.reload import Reloader, Source
 from pointsman.cli.signals import on_signals
-from pointsman.cli.tokenizers import Tokenizers, tokenized
+from pointsman.cli.tokenizers import Tokenizers
 from pointsman.cli.wiring import (
     agent_listener_options,
     cadence,
@@ -37,16 +37,13 @@ from pointsman.control.api import AdminApi
 from pointsman.control.fleet import Fleet
 from pointsman.control.service import SchedulerService
 from pointsman.core.errors import Reason
-from pointsman.core.events import ModelCard, RulesChanged
-from pointsman.core.ids import RequestId
-from pointsman.core.request import Request, meaning_one_of
+from pointsman.core.events import RulesChanged
 from pointsman.core.scheduler import Scheduler
 from pointsman.engines.adapters import EngineKeys
 from pointsman.engines.tokenizer import Unusable
 from pointsman.gateway import Gateway
-from pointsman.gateway.heads import BadHead, RequestHead
+from pointsman.gateway.dry_run import would_ask
 from pointsman.gateway.observer import ExchangeRecord, ReplayResult
-from pointsman.gateway.routing import core_request, routing_fields
 from pointsman.ports import PromptTokenizer
 from pointsman.telemetry.access_log import AccessLog, open_stream
 from pointsman.telemetry.cluster_metrics import ClusterMetrics, StateMetrics
@@ -54,7 +51,6 @@ from pointsman.telemetry.collector_metrics import CollectorMetrics
 from pointsman.telemetry.decisions import DecisionRing
 from pointsman.telemetry.metrics import RequestMetrics
 from pointsman.telemetry.reload_metrics import ReloadMetrics
-from pointsman.wire.openai import BadRequest, endpoint_of
 
 log = logging.getLogger(__name__)
 
@@ -236,7 +232,7 @@ class Process:
             decisions=self.decisions,
             registry=self.registry,
             read_request=partial(
-                read_request, tokenizer=tokenizer, models=self.service.scheduler.models
+                would_ask, tokenizer=tokenizer, models=self.service.scheduler.models
             ),
             before_scrape=self._metrics.forget_labels,
             gateway_state=gateway.state,
@@ -251,31 +247,6 @@ class Process:
         with _explained("--admin-port", admin.host, admin.port):
             await web.TCPSite(runner, admin.host, admin.port).start()
         self.admin_port = int(runner.addresses[0][1])
-
-
-async def read_request(
-    path: str,
-    headers: Mapping[str, str],
-    body: bytes,
-    *,
-    tokenizer: PromptTokenizer | None = None,
-    models: Callable[[], Sequence[ModelCard]] = tuple,
-) -> Request:
-    """What the gateway would ask the scheduler, by the gateway's own code. Raises ValueError."""
-    endpoint = endpoint_of(path)
-    if endpoint is None:
-        raise ValueError(f"'{path}' is no inference route, like /v1/chat/completions.")
-    head = RequestHead(b"POST", path.encode(), is_http_10=True, keep_alive=False)
-    try:
-        head.read([(name.encode(), value.encode()) for name, value in headers.items()])
-        fields = routing_fields(endpoint, head, body)
-        request = core_request(RequestId("explain"), fields, head)
-        request = meaning_one_of(request, [card.name for card in models()])
-    except BadHead as bad_head:
-        raise ValueError(bad_head.detail) from None
-    except BadRequest as bad_request:
-        raise ValueError(bad_request.message) from None
-    return await tokenized(tokenizer, request, endpoint, body)
 
 
 class _Observer:

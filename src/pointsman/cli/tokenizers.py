@@ -1,8 +1,6 @@
 """The tokenizers of a configuration: checked, loaded and wired."""
 
-import asyncio
 import time
-from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,7 +9,6 @@ from prometheus_client.registry import CollectorRegistry
 from pointsman.cli.config import Config, Model
 from pointsman.core.health import SERVING
 from pointsman.core.ids import ModelName
-from pointsman.core.request import Request
 from pointsman.core.scheduler import Scheduler
 from pointsman.engines.adapters import EngineKeys
 from pointsman.engines.adapters.address import server_of
@@ -28,11 +25,8 @@ from pointsman.engines.tokenizer import (
     load,
 )
 from pointsman.engines.tokenizer import problem as folder_problem
-from pointsman.gateway.routing import with_tokens
-from pointsman.ports import PromptTokenizer
 from pointsman.telemetry.cluster_metrics import StateMetrics
 from pointsman.telemetry.tokenizer_metrics import TokenizerMetrics
-from pointsman.wire.openai import Endpoint
 
 ENGINE = "engine"
 NO_TEMPLATE = "none"
@@ -151,21 +145,3 @@ class Tokenizers:
                     for card in node.models:
                         self._serving.setdefault(card.name, []).append(server_of(node.url))
         return self._serving.get(model, [])
-
-
-async def tokenized(
-    tokenizer: PromptTokenizer | None, request: Request, endpoint: Endpoint, body: bytes
-) -> Request:
-    """The request, its prompt as token ids where the gateway would know them."""
-    prompt = request.prompt
-    if tokenizer is None or prompt.token_count is not None or not prompt.text:
-        return request
-    ids: asyncio.Future[array[int] | None] = asyncio.get_running_loop().create_future()
-    withdraw = tokenizer.tokenize(request.model, endpoint, body, ids.set_result)
-    try:
-        tokens = await ids
-    except asyncio.CancelledError:
-        if withdraw is not None:
-            withdraw()
-        raise
-    return request if tokens is None else with_tokens(request, tokens)

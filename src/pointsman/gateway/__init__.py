@@ -10,6 +10,7 @@ Reading order, along a request's way:
     arrival      what comes before the placer: body, key, token ids
     forwarded    whom a request came from, through proxies
     routing      head and body become what the scheduler is asked
+    dry_run      the same for a request that is only to be explained
     kept         requests about a response that an engine keeps
     visit        what a request holds of its key, until its end
     keys         whose a request is, and what that key may do
