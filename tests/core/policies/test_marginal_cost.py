@@ -58,13 +58,13 @@ def test_what_a_first_token_and_the_urgent_weigh_is_configured() -> None:
     assert late.score == pytest.approx(5.0 * 3 + 2 * (2 * 3 - 1) + 0.5 * 2.0)
 
 
-def test_work_counts_as_much_on_a_slow_node_as_on_a_fast_one() -> None:
+def test_what_a_slow_node_takes_longer_is_work_and_no_wait() -> None:
     fast = row("fast", work_s=1.0, prefill_s=1.0, uncached_s=2.0)
     slow = row("slow", work_s=3.0, prefill_s=3.0, uncached_s=6.0)
     warm = row("warm", work_s=0.5, prefill_s=0.5, uncached_s=2.0)
     got = scores(fast, slow, warm)
     assert got[0] == pytest.approx(7 + 3 * 1.0)
-    assert got[1] == pytest.approx(7 + 2 * 9 + 3 * 1.0)
+    assert got[1] == pytest.approx(7 + 3 * 3.0)
     assert got[2] == pytest.approx(5 * 0.5 + 2 * 0.25 + 3 * 0.5)
 
 
