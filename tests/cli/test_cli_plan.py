@@ -90,6 +90,7 @@ def test_replicas_for_a_response_time(tmp_path: Path) -> None:
     code, out, _ = run(tmp_path, text)
     assert code == 1  # one engine does 11.4 jobs a second
     assert "no plan for 20 jobs/s: the servers carry less than 11.4 jobs/s" in out
+    assert out.endswith("\nreplicas   2 for 2.2 s on average, for certain with --goal upper\n")
     text = LLAMA.replace("rate_per_s: 8}", "rate_per_s: 11, response_s: 2.2}")
     told = report(tmp_path, text)
     assert told["response_upper_s"] > 2.2

@@ -89,20 +89,21 @@ class ChainReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
-    """None and empty where there is no plan. `replicas` of all servers suffice for certain for
-    the response time that is asked for, if they are laid out with the upper goal, and fewer than
-    `replicas_min` do not even with the lower one; None: up to `replicas_max` do not."""
+    """None and empty where there is no plan, but for replicas. `replicas` of all servers suffice
+    for certain for the response time that is asked for, if they are laid out with the upper goal,
+    and fewer than `replicas_min` do not even with the lower one. None: up to `replicas_max` do
+    not, or no time is asked for."""
 
     feasible: bool
     rate_per_s: float
     service_rate_per_s: float
+    replicas_max: int
     load: float | None = None
     response_lower_s: float | None = None
     response_upper_s: float | None = None
     response_asked_s: float | None = None
     replicas_min: int | None = None
     replicas: int | None = None
-    replicas_max: int | None = None
     jobs_reserved: int | None = None
     job_slots: int = 0
     placement: tuple[StageReport, ...] = ()
@@ -124,7 +125,7 @@ def _report(commission: Commission, found: Plan) -> PlanReport:
         response_asked_s=commission.response_s,
         replicas_min=_replicas(commission, Goal.LOWER),
         replicas=_replicas(commission, Goal.UPPER),
-        replicas_max=None if commission.response_s is None else _replicas_max(commission),
+        replicas_max=_replicas_max(commission),
         jobs_reserved=found.placement.jobs_reserved,
         job_slots=found.job_slots,
         placement=tuple(map(_stage, found.placement.stages)),
@@ -148,13 +149,15 @@ def _no_report(commission: Commission, found: NoPlan) -> PlanReport:
         rate_per_s=commission.rate_per_s,
         service_rate_per_s=rate_max,
         response_asked_s=commission.response_s,
+        replicas_min=_replicas(commission, Goal.LOWER),
+        replicas=_replicas(commission, Goal.UPPER),
+        replicas_max=_replicas_max(commission),
         problem=problem,
         remedy=remedy,
     )
 
 
 def _replicas(commission: Commission, goal: Goal) -> int | None:
-    """None, too, where no response time is asked for."""
     if commission.response_s is None:
         return None
     return replicas_for(
@@ -193,7 +196,8 @@ def _json(report: PlanReport) -> str:
 
 def _text(report: PlanReport) -> str:
     if not report.feasible:
-        return f"no plan for {report.rate_per_s:g} jobs/s: {report.problem}\n→ {report.remedy}"
+        no_plan = f"no plan for {report.rate_per_s:g} jobs/s: {report.problem}"
+        return "\n".join([no_plan, f"→ {report.remedy}", *_replica_lines(report)])
     assert report.load is not None, "a plan has a load"
     all_slots = f"{report.service_rate_per_s:.3g}"
     reserved = f"room reserved for {report.jobs_reserved} on each layer"
