@@ -1,8 +1,11 @@
 """Which engine is sent which key; and the simulated engine, which asks for one as vLLM does."""
 
+from urllib.parse import urlsplit
+
 import aiohttp
 import pytest
-from aiohttp import web
+from aiohttp import ClientRequest, ClientResponse, web
+from yarl import URL
 
 from pointsman.engines.adapters.keys import EngineKeys, key_problem
 from tests.support.engines import running_engine
@@ -22,6 +25,30 @@ KEYS = EngineKeys({"http://gpu-1:8000#1": "k1", "http://GPU-2": "k2", "http://[:
 )
 def test_a_key_is_its_own_servers(host: str, port: int, value: str) -> None:
     assert KEYS.authorization(host, port) == value
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://[0:0:0:0:0:0:0:1]:9",
+        "http://[::FFFF:10.0.0.7]:9",
+        "http://[fe80::1%25eth0]:9",
+        "http://bücher.example:9",
+        "http://xn--bcher-kva.example:9",
+        "http://Gpu_1.:9",
+    ],
+)
+async def test_the_spelling_of_a_host_hides_no_key(url: str) -> None:
+    keys = EngineKeys({url: "k"})
+    assert keys.authorization(urlsplit(url).hostname or "", 9) == "Bearer k"  # a pool's
+
+    async def sent(request: ClientRequest) -> ClientResponse:
+        raise ConnectionError(request.headers.get("authorization"))
+
+    async with aiohttp.ClientSession() as session:
+        request = ClientRequest("GET", URL(url), loop=session._loop, session=session)
+        with pytest.raises(ConnectionError, match="Bearer k"):
+            await keys.authorize(request, sent)
 
 
 def test_an_empty_key_is_none_and_another_replaces_it() -> None:

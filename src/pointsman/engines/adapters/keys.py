@@ -6,6 +6,8 @@ nowhere: no log, state, decision, metric or error has one.
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
+from ipaddress import ip_address
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
@@ -38,11 +40,12 @@ class EngineKeys:
 
     def authorization(self, host: str, port: int) -> str:
         """What the header says there; empty without a key."""
-        return self._values.get((host, port)) or self._added.get((host, port), "")
+        server = _one_spelling(host), port
+        return self._values.get(server) or self._added.get(server, "")
 
     async def authorize(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         """A middleware of aiohttp's clients: the key's header, in the place of any other."""
-        if value := self.authorization(request.url.host or "", request.url.port or 0):
+        if value := self.authorization(request.url.raw_host or "", request.url.port or 0):
             request.headers["Authorization"] = value
         return await handler(request)
 
@@ -54,4 +57,19 @@ def key_problem(key: str) -> str:
 
 def _server(url: str) -> _Server:
     parts = urlsplit(url)
-    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    host = _one_spelling(parts.hostname or "")
+    return host, parts.port or (443 if parts.scheme == "https" else 80)
+
+
+@lru_cache(maxsize=1_024)
+def _one_spelling(host: str) -> str:
+    """Of the several that an IPv6 address has, or a name beyond ASCII: configurations, gateway and
+    aiohttp write them in different ways."""
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return host.encode("idna").decode()
+    except UnicodeError:
+        return host
