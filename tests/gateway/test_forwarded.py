@@ -5,7 +5,7 @@ import pytest
 
 from pointsman.core.admission.key_rules import KeyRules
 from pointsman.gateway import ApiKey, GatewayOptions, key_digest
-from pointsman.gateway.forwarded import client_address
+from pointsman.gateway.forwarded import HOPS_MAX, client_address
 from tests.gateway.conftest import rig
 from tests.support.upstreams import answer_ok, post
 
@@ -29,6 +29,9 @@ OPTIONS = GatewayOptions(sweep_s=0.02)
         ("10.1.2.3", b"[2001:db8::7]:4711", "2001:db8::7"),
         ("fd00::1", b"2001:db8::7", "2001:db8::7"),
         ("::ffff:10.1.2.3", b"::ffff:203.0.113.9", "203.0.113.9"),
+        ("fd00::1%eth0", b"fd00::2%" + b"x" * 5_000, "fd00::2"),
+        ("10.1.2.3", b"203.0.113.9" + b", 10.9.9.9" * (HOPS_MAX - 1), "203.0.113.9"),
+        ("10.1.2.3", b"203.0.113.9" + b", 10.9.9.9" * 5_000, "10.9.9.9"),  # nobody's way
         ("", b"203.0.113.9", ""),
     ],
 )

@@ -7,6 +7,10 @@ is who came from outside.
 
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Final
+
+HOPS_MAX: Final = 16
+"""Proxies in a row that are looked behind. Who is inside a trusted network may write thousands."""
 
 
 def client_address(peer: str, forwarded: bytes, proxies: tuple[str, ...]) -> str:
@@ -15,7 +19,7 @@ def client_address(peer: str, forwarded: bytes, proxies: tuple[str, ...]) -> str
     if not proxies or not forwarded:
         return peer
     address = peer
-    for told in reversed(forwarded.decode("latin-1").split(",")):
+    for told in reversed(forwarded.decode("latin-1").rsplit(",", HOPS_MAX)):
         known = _address(told.strip())
         if known is None or not _is_trusted(address, proxies):
             break
@@ -30,7 +34,8 @@ def _is_trusted(address: str, proxies: tuple[str, ...]) -> bool:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """Some proxies write a port behind it; IPv4 may come as IPv6. None for what is no address."""
+    """Some proxies write a port behind it; IPv4 may come as IPv6; a zone, of any length, is of one
+    machine only. None for what is no address."""
     host = text
     if text.startswith("["):
         host = text[1:].partition("]")[0]
@@ -40,6 +45,6 @@ def _address(text: str) -> IPv4Address | IPv6Address | None:
         address = ip_address(host)
     except ValueError:
         return None
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped
+    if isinstance(address, IPv6Address):
+        return address.ipv4_mapped or IPv6Address(int(address))
     return address
