@@ -145,6 +145,21 @@ def test_a_server_too_small_for_a_layer_is_named(tmp_path: Path) -> None:
         ("}]", ", count: 256}, {name: b, memory_gb: 1, layer_s: 1}]", "servers: 257 of them; 1 to"),
         ("[{name: engine, memory_gb: 40, job_s: 0.5, layer_s: 0.05}]", "[]", "servers: 0 of them"),
         ("demand: {rate_per_s: 8}", "", "'demand' is missing"),
+        (
+            "cache_gb: 0.0336",
+            "cache_gb: 1e-300",
+            "2:8: model: the servers have room for the caches",
+        ),
+        ("cache_gb: 0.0336", "cache_gb: 33.6e-3", ""),
+        ("job_s: 0.5, layer_s: 0.05", "layer_s: 1e-300", "servers: one does a job in 3.2e-299 s"),
+        ("}]", "}, {name: engine-1, memory_gb: 9, layer_s: 1}]", ""),
+        (
+            "}]",
+            ", count: 2}, {name: engine-1, memory_gb: 9, layer_s: 1}]",
+            "servers: 'engine-1' is the name of two, counted or given",
+        ),
+        ("rate_per_s: 8", "rate_per_s: 8, output_tokens: 0.1", "demand.output_tokens: 0.1 is bel"),
+        ("rate_per_s: 8", "rate_per_s: .nan", "demand.rate_per_s: nan is not above 0"),
         ("rate_per_s: 8", "rate_per_s: 0", "demand.rate_per_s: 0 is not above 0"),
     ],
 )

@@ -19,9 +19,15 @@ from pointsman.planner.plan import copies
 SERVERS_MAX = 256
 """In one plan: it takes seconds with so many."""
 
+JOBS_MAX = 1_000_000
+"""At once on all servers: all of them are counted, one by one."""
+
+JOB_S_MIN = 1e-6
+
 KB_PER_GB = 1e6
 
 Above0 = Annotated[float, Meta(gt=0, le=1e9)]
+Tokens = Annotated[float, Meta(ge=1, le=1e9)]
 
 
 class _Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,8 +50,8 @@ class _Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class _Demand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rate_per_s: Above0
-    input_tokens: Above0 | None = None
-    output_tokens: Above0 | None = None
+    input_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
     response_s: Above0 | None = None
 
 
@@ -70,7 +76,7 @@ def load_plan(path: Path, environment: Mapping[str, str]) -> Commission:
     found = [Problem(*document.nearest(*path), told) for path, told in _inconsistencies(file)]
     if found:
         raise Rejected(found)
-    return Commission(
+    commission = Commission(
         servers=tuple(server for entry in file.servers for server in _servers(entry, file)),
         service=Service(
             layers=file.model.layers, layer_gb=file.model.layer_gb, cache_gb=_cache_gb(file)
@@ -78,6 +84,10 @@ def load_plan(path: Path, environment: Mapping[str, str]) -> Commission:
         rate_per_s=file.demand.rate_per_s,
         response_s=file.demand.response_s,
     )
+    found = [Problem(*document.nearest(*path), told) for path, told in _absurdities(commission)]
+    if found:
+        raise Rejected(found)
+    return commission
 
 
 _Path = tuple[str | int, ...]
@@ -120,6 +130,23 @@ def _speed_problem(entry: _Server, file: _File) -> str:
 
 def _has_tokens(demand: _Demand) -> bool:
     return demand.input_tokens is not None and demand.output_tokens is not None
+
+
+def _absurdities(commission: Commission) -> Iterator[tuple[_Path, str]]:
+    """What cannot be reckoned with, and is mostly another unit than was meant."""
+    service, servers = commission.service, commission.servers
+    jobs = sum(s.memory_gb for s in servers) / (service.cache_gb * service.layers)
+    if jobs > JOBS_MAX:
+        text = f"the servers have room for the caches of {jobs:.3g} jobs; {JOBS_MAX} can be planned"
+        yield ("model",), f"model: {text}: are cache and memory in the units they are named by?"
+    job_s = min(server.stage_s(service.layers) for server in servers)
+    if job_s < JOB_S_MIN:
+        yield ("servers",), f"servers: one does a job in {job_s:.3g} s; {JOB_S_MIN:g} s at least"
+    names: set[str] = set()
+    for server in servers:
+        if server.name in names:
+            yield ("servers",), f"servers: '{server.name}' is the name of two, counted or given"
+        names.add(server.name)
 
 
 def _servers(entry: _Server, file: _File) -> list[Server]:

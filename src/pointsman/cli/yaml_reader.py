@@ -19,6 +19,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
+_EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
+"""YAML 1.1 takes 1e9 for text: it wants a dot and a sign."""
+
 
 class Problem(NamedTuple):
     """Something wrong in a file; lines and columns count from 1."""
@@ -207,6 +210,8 @@ class _Reader:
             value: object = self._resolver.construct_object(plain)
         except (yaml.YAMLError, ValueError):
             return text
+        if isinstance(kind, inspect.FloatType) and _EXPONENT.fullmatch(text):
+            return float(text)
         return value
 
     def _unset(self, node: yaml.ScalarNode) -> str:
