@@ -295,7 +295,7 @@ def _json(value: object, status: int = 200) -> web.Response:
 
 
 class _Problem(Exception):  # noqa: N818 - an answer, not a fault of ours
-    """What the sender is told instead."""
+    """A request that is refused: the status, and what its sender is told."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

@@ -135,7 +135,7 @@ class Fleet(NodeWatcher):
         return (listed.spec.url, listed.kv_events, listed.ranks) == (spec.url, kv_events, ranks)
 
     def stay(self, name: NodeName) -> None:
-        """It was to leave and no longer is."""
+        """Take back that it is to leave."""
         for node in self._nodes_of(name):
             retiring = self._retiring.pop(node, None)
             if retiring is not None:
@@ -175,7 +175,7 @@ class Fleet(NodeWatcher):
         return bool(nodes)
 
     def judge(self, name: NodeName, healthy: bool, detail: str) -> bool:
-        """Take in what somebody who uses it says. False if there is no such node."""
+        """Take in how it is, from somebody who uses it. False if there is no such node."""
         nodes = self._nodes_of(name)
         for node in nodes:
             if (node_id := self._links[node].node_id) is not None:

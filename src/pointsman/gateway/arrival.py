@@ -95,7 +95,7 @@ class Arrival:
         return request
 
     def _enter(self, request: Request, fields: RoutingFields) -> Request:
-        """Against its key's limits, if there are keys. Raises KeyRefused."""
+        """Count it against its key's limits, if there are keys. Raises KeyRefused."""
         if self._visit is None:
             return request
         return self._visit.enter(request, fields, self._head, replaces=self._replaces)
@@ -125,8 +125,8 @@ class Arrival:
         self._withdraw, is_later = withdraw, True
 
     def _read_kept(self, request_id: RequestId) -> Request:
-        """What a response's keeper is asked. A key's responses are its own: those of others are
-        not there for it."""
+        """What is asked of the node that keeps a response. Those of other keys do not exist for
+        this one."""
         route = kept_route(self._head.path)
         keeper = None if route is None else self.placer.keeper(route.response_id)
         if route is None or keeper is None or self._is_anothers(keeper):
@@ -145,7 +145,7 @@ class Arrival:
         return self._enter(request, RoutingFields())
 
     def _check_kept(self, response_id: str | None) -> None:
-        """A turn may not go on from a response of another key's. Raises BodyRefused."""
+        """Refuse a turn that goes on from a response made with another key. Raises BodyRefused."""
         keeper = None if response_id is None else self.placer.keeper(response_id)
         if keeper is not None and self._is_anothers(keeper):
             raise BodyRefused(Reason.RESPONSE_NOT_FOUND)

@@ -43,7 +43,7 @@ def engine_head(
 
 
 def _client_keys(head: RequestHead, *, authorizes: bool) -> bytes:
-    """What the client has said to be let in, for an engine that no key is known for."""
+    """The keys that the client sent, for an engine whose key we do not know."""
     lines = b""
     if authorizes and head.authorization is not None:
         lines += b"authorization: %b\r\n" % head.authorization
@@ -107,7 +107,7 @@ def _is_nodes_failure(upstream: UpstreamConnection, options: GatewayOptions) -> 
 
 
 def is_too_long(upstream: UpstreamConnection, options: GatewayOptions) -> bool:
-    """Whether what came of an error is more than is kept of one."""
+    """Whether an error's body is longer than what is kept of one."""
     return sum(map(len, upstream.pieces)) > options.error_bytes_max
 
 

@@ -21,7 +21,8 @@ async def would_ask(
     tokenizer: PromptTokenizer | None = None,
     models: Callable[[], Sequence[ModelCard]] = tuple,
 ) -> Request:
-    """Limits of keys apart. Raises ValueError with a sentence for the sender."""
+    """The request as it would be asked about; limits of keys do not count. Raises ValueError with a
+    sentence for the sender."""
     endpoint = endpoint_of(path)
     if endpoint is None:
         raise ValueError(f"'{path}' is no inference route, like /v1/chat/completions.")

@@ -35,7 +35,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
 
 
 class Claims:
-    """Keys of running requests: as many as there are exchanges at most."""
+    """The keys of running requests, at most one for each exchange."""
 
     def __init__(self) -> None:
         self._claims: dict[tuple[str, bytes], Claim] = {}

@@ -37,7 +37,7 @@ class KeptPlacer:
         on_verdict(Placed(request.id, keeper.node_id, keeper.node, keeper.url, decision))
 
     def started(self, request_id: RequestId) -> None:
-        """Nothing waits for it."""
+        """Of no interest: nothing is learned from such a request."""
 
     def failed(self, request_id: RequestId, kind: FailureKind) -> None:
         request, on_verdict = self._open.pop(request_id)

@@ -69,7 +69,7 @@ class KeyRing:
         return len(self._keys)
 
     def hold(self, keys: Iterable[ApiKey], now_s: float) -> None:
-        """These keys from here on. One that keeps its name keeps what it has used."""
+        """Go by these keys from here on. One that keeps its name keeps what it has used."""
         by_name = {key.rules.name: key for key in self._keys.values() if key.rules.name}
         self._keys = {
             given.digest: _renewed(by_name.get(given.rules.name), given, now_s) for given in keys
@@ -91,7 +91,7 @@ class KeyRing:
 
 
 def _sent(head: RequestHead) -> bytes:
-    """The key as OpenAI's clients send it, or as Anthropic's do."""
+    """The key in a head: where OpenAI's clients put it, or where Anthropic's do."""
     scheme, _, given = (head.authorization or b"").partition(b" ")
     return given.strip() if scheme.lower() == b"bearer" else head.api_key
 

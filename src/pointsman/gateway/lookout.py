@@ -37,7 +37,8 @@ class _Look:
 
 
 class Lookout:
-    """One look a node in `look_s`, however many requests wait there. Owns its tasks."""
+    """Looks at each node at most once in `look_s`, however many requests wait there. Owns its
+    tasks."""
 
     def __init__(self, look_s: float) -> None:
         self.look_s = look_s
@@ -72,7 +73,7 @@ class Lookout:
 
 
 async def _look(host: str, port: int, look: _Look) -> None:
-    """Only a refusal is proof: a host that does not answer may be cut off for a moment."""
+    """Try to connect. Only a refusal is proof: a silent host may be cut off for a moment."""
     try:
         async with asyncio.timeout(CONNECT_S_MAX):
             _, writer = await asyncio.open_connection(host, port)

@@ -21,7 +21,7 @@ class ApiKey(msgspec.Struct, frozen=True):
 
 
 def key_digest(key: bytes) -> bytes:
-    """What is kept of a key."""
+    """The digest that is kept instead of a key."""
     return hashlib.sha256(key).digest()
 
 
@@ -71,7 +71,7 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
                         for balancers that cut idle connections; None is off. The first one
                         commits the answer to 200, so a later refusal comes in-band
     drain_s             how long running exchanges may go on after `drain`
-    look_s              silence of an engine after which is looked whether anybody listens there
+    look_s              an engine that is silent for so long is looked at: does it still listen?
     warm_up_prefixes    hot prefixes for which a request is kept, to warm up nodes with; 0 is off
     warm_up_bytes_max   bytes of their bodies in memory
     sweep_s             how often deadlines are looked at: their accuracy against idle CPU

@@ -1,6 +1,6 @@
 """The engine's answer on its way to the client: framing re-made, payload untouched.
 
-Looks along as bytes pass: events are scanned for usage, errors and the end; a JSON answer's
+It watches the bytes as they pass: events are scanned for usage, errors and the end; a JSON answer's
 usage is read at its end. Nothing is held back and nothing is changed.
 """
 
@@ -141,7 +141,7 @@ def is_event_stream(content_type: bytes) -> bool:
 
 
 def reset(transport: asyncio.Transport) -> None:
-    """Drop the connection such that the client sees an error, not an end.
+    """Drop the connection so that the client sees an error, not an end.
 
     An answer that ends with its connection would pass for whole if it were closed cleanly.
     """

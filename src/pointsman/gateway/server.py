@@ -194,8 +194,8 @@ class Gateway:
         shared.pools.sweep(now_s)
 
     def _waits_for_loop(self, now_s: float) -> bool:
-        """Whether to look a turn later: the loop stood still or is behind, and what has come
-        meanwhile is to be heard before anybody is called late. Never twice in a row."""
+        """Whether to sweep a turn later: the loop stood still or is behind, and what has arrived
+        meanwhile must be read before anybody is called late. Never twice in a row."""
         is_late = now_s - self._swept_s > 2 * self._options.sweep_s
         self._swept_s = now_s
         self._waited_for_loop = is_late and not self._waited_for_loop

@@ -24,7 +24,7 @@ from pointsman.ports import Placer, PromptTokenizer
 
 
 class Client(Protocol):
-    """A client's connection, as those see it that work for it.
+    """A client's connection, as seen by what works for it.
 
     `is_paused` while it reads slower than it is written to. `address` is the peer's, without
     its port; empty where it has none.
@@ -53,7 +53,7 @@ class Client(Protocol):
         ...
 
     def sweep(self, now_s: float) -> None:
-        """What is late ends."""
+        """End what is past its deadline."""
         ...
 
 

@@ -35,7 +35,7 @@ class Caller(Protocol):
         ...
 
     def unreachable(self) -> None:
-        """There is none to be had."""
+        """No connection can be had."""
         ...
 
     def reply_progressed(self, upstream: "UpstreamConnection") -> None:
@@ -247,7 +247,7 @@ class UpstreamConnection(asyncio.Protocol):
 
 
 class AllPools:
-    """What each pool knows of all of a gateway's."""
+    """What each pool is told of all pools of its gateway."""
 
     def __init__(self, *, idle_s: float, idle_max: int, engine_keys: EngineKeys) -> None:
         self.idle_s = idle_s

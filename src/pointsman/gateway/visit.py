@@ -31,7 +31,7 @@ class KeyRefused(Exception):  # noqa: N818 - named by whose fault it is
 
 
 class Visit:
-    """Enters once at most, and leaves as often as it is told to: once."""
+    """A request enters once at most and leaves once, however often it is told to."""
 
     def __init__(self, key: Key, shared: Shared) -> None:
         self._key = key

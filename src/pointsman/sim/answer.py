@@ -23,7 +23,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def silent(self) -> bool:
-        """Whether the client went before any byte of it."""
+        """Whether the client left before any byte of it."""
         return self.end is EndCause.CLIENT_GONE and self.first_byte_s is None
 
 

@@ -71,7 +71,7 @@ class Crowd:
                 last_of[request.session] = index
 
     def behaviour(self, request: TrafficRequest) -> Clients:
-        """Of who sends it."""
+        """How the client behaves that sends it."""
         return self._by_part.get(request.part, self._behaviour)
 
     def _due(self, index: int, due_s: float) -> None:
@@ -82,7 +82,7 @@ class Crowd:
         _Call(self, index, due_s).send()
 
     def expect(self, due_s: float) -> None:
-        """Something will happen then at last: nobody need think before that all stands still."""
+        """Something will happen at that time, so silence until then is no standstill."""
         self.busy_until_s = max(self.busy_until_s, due_s)
 
     def ended(self, call: "_Call", record: RequestRecord) -> None:
@@ -214,7 +214,7 @@ class _Call:
 
 
 def _outcome(answer: Answer) -> Outcome:
-    """As a client over HTTP would see it."""
+    """What became of it, as a client over HTTP would see it."""
     if answer.end is EndCause.FINISHED:
         return Outcome.OK
     if answer.end is EndCause.CLIENT_GONE:

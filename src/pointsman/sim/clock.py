@@ -1,4 +1,4 @@
-"""Virtual time: calls in order of when they are due, and of when they were made where equal."""
+"""Virtual time: calls in order of when they are due; of equal ones the one made first."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -26,7 +26,7 @@ class Timer:
         return self._clock.at(self.due_s + delay_s, call, *args)
 
     def cancel(self) -> None:
-        """It will not be called."""
+        """See to it that it is not called."""
         self._call = None
         self._args = ()
 
@@ -46,7 +46,7 @@ class Clock:
         self._running = False
 
     def at(self, due_s: float, call: Callable[..., object], *args: Any) -> Timer:
-        """Call then; at once, but after what is due now, where that has passed."""
+        """Call at that time. If it has passed: now, after all else that is due now."""
         due_s = max(due_s, self.now_s)
         timer = Timer(self, due_s, call, args)
         self._order += 1

@@ -66,7 +66,7 @@ class Engine:
             self._timer = timer.later(longer_s)
 
     def kill(self) -> None:
-        """Nothing happens here any more."""
+        """End it: nothing happens here any more."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -29,7 +29,7 @@ class Faults:
         self._watches = watches
 
     def schedule(self, faults: Sequence[Fault]) -> None:
-        """All of them, from the beginning on."""
+        """Put all of them on the clock."""
         for fault in faults:
             for place, name in enumerate(dict.fromkeys(fault.nodes) or self._nodes):
                 node = self._nodes.get(NodeName(name))

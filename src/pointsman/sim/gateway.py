@@ -122,7 +122,7 @@ class SimulatedGateway:
         self._deliver(effects)
 
     def client_gone(self, request_id: RequestId) -> None:
-        """Harmless when the request is over."""
+        """The client has left. Changes nothing when the request is over."""
         entry = self._open.get(request_id)
         if entry is not None:
             self._abort(entry)
@@ -263,7 +263,7 @@ class SimulatedGateway:
             self._end(entry, EndCause.TRUNCATED, reason=Reason.NODE_CLOSED)
 
     def _rejected(self, job_id: str) -> None:
-        """A 400 of the engine's own: the prompt does not fit its context."""
+        """The engine answers 400 by itself: the prompt does not fit its context."""
         entry = self._running(job_id)
         if entry is not None:
             entry.exchange.started(self._clock.now_s)
@@ -340,7 +340,7 @@ class SimulatedGateway:
     # --- time --------------------------------------------------------------------------
 
     def _arm(self, due_s: float) -> None:
-        """Tick then, unless that is soon enough."""
+        """Tick at that time, unless a tick is due before."""
         if self._tick is not None:
             if self._tick.due_s <= due_s:
                 return
@@ -348,7 +348,7 @@ class SimulatedGateway:
         self._tick = self._clock.at(due_s, self._ticked)
 
     def _arm_for_held(self) -> None:
-        """Only what is held has a deadline."""
+        """Tick at the first deadline; only what is held has one."""
         deadline_s = self.scheduler.next_deadline_s()
         if deadline_s is not None:
             self._arm(max(deadline_s, self._clock.now_s + TICK_S_MIN))

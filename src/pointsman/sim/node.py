@@ -97,7 +97,7 @@ class SimulatedNode:
         self._watchers[job.id] = watcher
 
     def abort(self, job_id: str) -> None:
-        """Its client has gone. Harmless when the job is over."""
+        """End a job whose client has left. Changes nothing when the job is over."""
         if self.engine is not None and self._watchers.pop(job_id, None) is not None:
             self.engine.abort(job_id)
 
@@ -122,7 +122,7 @@ class SimulatedNode:
             watcher.broken(job_id)
 
     def recover(self) -> None:
-        """A crash is over."""
+        """End a crash: the machine starts again if no other one keeps it down."""
         assert self._crashes > 0, f"{self.name} has not crashed"
         self._crashes -= 1
         self._boot()
@@ -133,7 +133,7 @@ class SimulatedNode:
         self._set_speed()
 
     def speed_up(self, factor: float) -> None:
-        """A `slow_down` is over."""
+        """End a `slow_down`."""
         self._slowed_by.remove(factor)
         self._set_speed()
 

@@ -1,4 +1,4 @@
-"""The nodes over time, at even distances."""
+"""The nodes over time, in samples at even distances."""
 
 from collections.abc import Sequence
 

@@ -115,7 +115,7 @@ class Watch:
         self.probe_soon()
 
     def lose_events(self, share: float) -> None:
-        """Of several shares the largest counts."""
+        """Lose a share of its messages; of several shares the largest counts."""
         self._losses.append(share)
 
     def lose_no_more(self, share: float) -> None:
@@ -124,7 +124,8 @@ class Watch:
     # --- probes ------------------------------------------------------------------------
 
     def probe_soon(self) -> None:
-        """Something speaks against it. Who is in trouble is probed often enough anyhow."""
+        """Probe it early, since something speaks against it. A node that is in trouble already is
+        probed often enough as it is."""
         if self._probing is None or self._successes < PROBE_SUCCESSES_MIN:
             return
         self._successes = 0

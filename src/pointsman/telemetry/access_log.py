@@ -143,7 +143,7 @@ class AccessLog:
             del self._buffer[:taken]
 
     def _lose(self, kept: int) -> None:
-        """Everything behind the first `kept` bytes."""
+        """Give up everything behind the first `kept` bytes, and count it."""
         self._lines_lost += self._buffer.count(b"\n", kept)
         del self._buffer[kept:]
         if not self._loses:

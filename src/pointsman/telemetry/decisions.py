@@ -12,8 +12,8 @@ DECISIONS_MAX = 4_096
 
 class DecisionRing:
     """A `DecisionSink` that forgets the oldest first. One entry for each verdict, so that a
-    request that was held and placed, or placed twice, shows its whole way. Recording is on
-    every request's way and asking is not: so it is asked by looking at all of them."""
+    request that was held and placed, or placed twice, shows its whole way. Every
+    request records and hardly anybody asks, so recording is quick, and asking looks at all."""
 
     def __init__(self, length_max: int = DECISIONS_MAX) -> None:
         self._decisions: deque[Decision] = deque(maxlen=length_max)
@@ -22,7 +22,7 @@ class DecisionRing:
         return len(self._decisions)
 
     def record(self, decision: Decision) -> None:
-        """Remember it, at the price of the oldest."""
+        """Remember it; the oldest one is forgotten when the ring is full."""
         self._decisions.append(decision)
 
     def of(self, request_id: RequestId) -> list[Decision]:

@@ -1,4 +1,4 @@
-"""Streams with a reader: a pipe, a terminal. Who writes to them must not wait until it reads."""
+"""Streams with a reader, such as a pipe or a terminal: whoever writes must not wait for it."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""How reloads of the configuration went: a bad file stays unseen until the next restart."""
+"""How reloads of the configuration went: a bad file would go unnoticed until the next restart."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol

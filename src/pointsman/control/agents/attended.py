@@ -97,7 +97,7 @@ class AttendedEngine:
     # --- heartbeats ---------------------------------------------------------------------
 
     def beat(self, beat: EngineBeat, seq: int) -> None:
-        """What is new of it. Raises MalformedFrame."""
+        """Take in what is new of the engine. Raises MalformedFrame."""
         node_id, tally = self.link.node_id, self.link.tally
         if node_id is None or beat.incarnation != self.incarnation:
             return
@@ -130,7 +130,7 @@ class AttendedEngine:
             self._compare(told, seq)
 
     def bucket(self, frame: Bucket) -> None:
-        """A part of all that it holds. Raises MalformedFrame."""
+        """Take in one part of all that its cache holds. Raises MalformedFrame."""
         node_id = self.link.node_id
         if node_id is None or frame.incarnation != self.incarnation:
             return

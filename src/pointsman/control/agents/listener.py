@@ -247,7 +247,7 @@ def _facts_problem(facts: NodeFacts) -> str:
 
 
 def _forget_socket(path: str) -> None:
-    """What an earlier process has left there."""
+    """Remove the socket that an earlier process has left."""
     with suppress(FileNotFoundError):
         if Path(path).is_socket():
             Path(path).unlink()

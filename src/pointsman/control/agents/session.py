@@ -50,7 +50,7 @@ class Owner(Protocol):
         ...
 
     def tells_of_strangers(self) -> bool:
-        """Whether the log is to have a line of one more who is refused without a name."""
+        """Whether to log that one more was refused before it had proved its name."""
         ...
 
     def greeted(self, session: "AgentSession") -> None:
@@ -58,7 +58,7 @@ class Owner(Protocol):
         ...
 
     def announced(self, session: "AgentSession", frame: Announce) -> str:
-        """Take an engine. Why not, or an empty string."""
+        """Take an engine on. Returns why that cannot be, or an empty string."""
         ...
 
     def removed(self, session: "AgentSession", engine: AttendedEngine) -> None:
@@ -136,7 +136,7 @@ class AgentSession(asyncio.Protocol):
 
     @property
     def is_stranger(self) -> bool:
-        """Still to greet, and still may."""
+        """Whether it is connected and has not proved who it is yet."""
         is_open = self._transport is not None and not self._transport.is_closing()
         return is_open and not self.agent
 

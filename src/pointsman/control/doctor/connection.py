@@ -69,7 +69,7 @@ async def _watch(url: str, watch_s: float) -> LinkSeen:
 async def _ask(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str
 ) -> tuple[_Head, float]:
-    """A whole answer's head, and its seconds. The body is read and dropped."""
+    """Ask once. Returns the answer's head, and how long all of it took; the body is dropped."""
     begun_s = time.monotonic()
     writer.write(f"GET /health HTTP/1.1\r\nHost: {host}\r\nUser-Agent: pointsman\r\n\r\n".encode())
     await writer.drain()

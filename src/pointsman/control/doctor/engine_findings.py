@@ -24,7 +24,7 @@ EVENTS_MIN = 8
 
 
 def engine_findings(engine: EngineSeen) -> Iterator[Finding]:
-    """All of one engine but its KV events."""
+    """All that there is to say of one engine, but for its KV events."""
     name = engine.target.name
     if engine.described is None:
         yield Finding(Severity.PROBLEM, Check.REACHABLE, name, engine.trouble, _way_in(engine))

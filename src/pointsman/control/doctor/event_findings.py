@@ -13,7 +13,7 @@ _FLAG = (
 
 
 def event_findings(engine: EngineSeen) -> Iterator[Finding]:
-    """Of one engine that was described."""
+    """What the KV events of one engine tell; it must have been described."""
     if engine.described is None:
         return
     name, facts = engine.target.name, engine.described.facts

@@ -148,14 +148,14 @@ async def _look_at_admin(
 
 
 def _targets_of(state: StateSeen) -> tuple[Target, ...]:
-    """As they are: what it has not taken apart is not taken apart here."""
+    """The gateway's engines, each as the gateway has it: ranks that it has not split stay one."""
     return tuple(
         Target(name=node.name, url=node.url.rstrip("/"), ranks="off") for node in state.nodes
     )
 
 
 async def _look_at_gateway(case: Case, admin: GatewaySeen, deadline_s: float) -> GatewaySeen:
-    """In a session of its own: the key is for the gateway, not for engines."""
+    """Look in a session of its own: the key is for the gateway, and engines must not get it."""
     if not case.gateway_url:
         return admin
     wanted = next(iter(case.wanted), None)

@@ -44,7 +44,7 @@ async def post(
     *,
     timeout_s: float = ANSWER_S_MAX,
 ) -> Reply:
-    """The answer, of whatever status. Raises EngineTrouble."""
+    """Send, and return the answer, whatever its status. Raises EngineTrouble."""
     data = msgspec.json.encode(body)
     url, headers = server_of(base) + path, {"Content-Type": "application/json"}
     try:
@@ -87,11 +87,11 @@ async def repeat(
 
 
 class Refused(EngineTrouble):
-    """It will not, or cannot now: no fault."""
+    """The engine turns the prompt away, for good or for now, which is not a fault."""
 
 
 async def once(session: aiohttp.ClientSession, base: str, *, model: str, prompt: str) -> Usage:
-    """One token for a prompt. Raises EngineTrouble, Refused among it."""
+    """Ask for one token. Raises EngineTrouble, of which Refused is one kind."""
     body = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
     reply = await post(session, base, "/v1/completions", body)
     if reply.status != 200:

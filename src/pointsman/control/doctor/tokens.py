@@ -27,7 +27,7 @@ _BODIES = (
 async def compare(
     session: aiohttp.ClientSession, base: str, model: str, tokenizer: ModelTokenizer | None
 ) -> tuple[TokensSeen, ...]:
-    """Of a completion and a chat; without `tokenizer` only the engine is asked."""
+    """The ids of a completion and of a chat; without `tokenizer` only the engine is asked."""
     seen = []
     for endpoint, word, fields in _BODIES:
         body = msgspec.json.encode({"model": model, **fields})
