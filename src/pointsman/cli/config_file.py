@@ -49,7 +49,7 @@ def load(
 def _inconsistencies(
     config: Config, document: Document, policies: Sequence[str], needs_engines: bool
 ) -> Iterator[Problem]:
-    """What no field shows alone."""
+    """Problems that no field shows alone."""
     at = document.nearest
     if policies and config.policy not in policies:
         yield Problem(*at("policy"), f"policy: {unknown_name(config.policy, policies)}")
@@ -114,7 +114,7 @@ def duplicates(engines: Sequence[Engine]) -> Iterator[tuple[tuple[str | int, ...
 
 
 def openness_problem(config: Config) -> str:
-    """What is to be done before strangers may come in; empty if none can, or all may."""
+    """What must be configured before strangers may connect; empty if none can, or all may."""
     listen = config.listen
     if config.keys or listen.api_keys or listen.open or is_loopback(listen.host):
         return ""
@@ -125,7 +125,7 @@ def openness_problem(config: Config) -> str:
 
 
 def agents_problem(config: Config) -> str:
-    """What is to be done before agents may connect; empty if nothing."""
+    """What must be configured before agents may connect; empty if nothing."""
     if not config.agents.listen:
         return ""
     try:

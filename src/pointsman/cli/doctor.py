@@ -140,7 +140,7 @@ def _tokenizer(model: Model, pieces: Pieces) -> ModelTokenizer | None:
 
 
 def _address(option: str, url: str | None) -> str:
-    """Without /v1, which is every client's habit."""
+    """The address without a /v1 at its end, which clients are used to write."""
     if not url:
         return ""
     url = url if "://" in url else f"http://{url}"

@@ -58,7 +58,7 @@ def _is_terminal() -> bool:
 
 
 def _asked_for() -> str:
-    """Typed by somebody, unseen."""
+    """A key that somebody types, which is not shown."""
     return str(click.prompt("The key", hide_input=True, err=True)).strip()
 
 

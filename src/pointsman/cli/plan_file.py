@@ -115,7 +115,7 @@ def _inconsistencies(file: _File) -> Iterator[tuple[_Path, str]]:
 
 
 def _speed_problem(entry: _Server, file: _File) -> str:
-    """What is missing to know how fast it is, or too much; empty if nothing is."""
+    """What is missing, or given twice, to know how fast it is; empty if all is well."""
     sheet = (entry.tflops, entry.bandwidth_gb_per_s)
     if entry.layer_s is not None:
         superfluous = "layer_s is there, so leave out tflops and bandwidth_gb_per_s"

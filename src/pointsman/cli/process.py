@@ -138,7 +138,7 @@ class Process:
     # --- a configuration that is read again: `reload.Target` -----------------------------
 
     def conflicts(self, config: Config) -> list[str]:
-        """What speaks against it, beside the file itself."""
+        """What speaks against a configuration, beside what its file shows."""
         clashes = engine_conflicts(self.fleet, self.config.engines, config.engines)
         # The host stays what it is until a restart, so both are looked at.
         doors = (openness_problem(config), openness_problem(in_force(self.config, config)))

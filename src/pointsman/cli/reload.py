@@ -62,7 +62,7 @@ class Target(Protocol):
     config: Config
 
     def conflicts(self, config: Config) -> list[str]:
-        """What speaks against it, beside the file itself."""
+        """What speaks against a configuration, beside what its file shows."""
         ...
 
     async def apply(self, config: Config) -> None:
@@ -169,7 +169,7 @@ class Reloader:
         return Report(Result.CHANGED, changes)
 
     async def _wait(self) -> str:
-        """Whether somebody asked, or it is time to look; empty for the latter."""
+        """Wait until somebody asks, or it is time to look: then what is returned is empty."""
         try:
             async with asyncio.timeout(WATCH_S):
                 await self._asked.wait()

@@ -84,7 +84,7 @@ class Audit:
                 yield flight
 
     def abandoned(self, now_s: float) -> list[Flight]:
-        """Those of which nobody will tell any more: compensated, and older than any request."""
+        """Flights whose end nobody will report: compensated, and older than any request gets."""
         return [flight for flight in self._older(LEASE_S_MAX, now_s) if flight.compensated]
 
     def _older(self, seconds: float, now_s: float) -> Iterator[Flight]:
@@ -107,8 +107,8 @@ class Audit:
 
 
 def _shortfall(node: Node, signals: NodeSignals) -> int:
-    """How many of ours the engine does not count. One that counts none, but says that no request
-    holds memory, has none."""
+    """How many of our requests the engine does not know of. An engine that gives no counts, but
+    says that no request holds memory, has none."""
     if signals.running is not None and signals.waiting is not None:
         return max(0, node.inflight - signals.running - signals.waiting)
     return node.inflight if signals.kv_usage == 0 else 0

@@ -50,7 +50,7 @@ class BlockSet:
         return tuple([reduce(xor, bucket, 0) for bucket in self._buckets])
 
     def add(self, hashes: Sequence[BlockHash]) -> list[BlockHash]:
-        """Those that were not there before."""
+        """Add them. Returns those that were not there before."""
         added: list[BlockHash] = []
         buckets, room = self._buckets, self.blocks_max - self._count
         for block in hashes:
@@ -67,7 +67,7 @@ class BlockSet:
         return added
 
     def remove(self, hashes: Sequence[BlockHash]) -> list[BlockHash]:
-        """Those that were there before."""
+        """Remove them. Returns those that were there before."""
         buckets = self._buckets
         removed = [b for b in hashes if buckets[b >> _SHIFT].pop(b, _ABSENT) is not _ABSENT]
         self.digest = reduce(xor, removed, self.digest)
@@ -77,8 +77,8 @@ class BlockSet:
     def replace(
         self, number: int, hashes: Sequence[BlockHash]
     ) -> tuple[list[BlockHash], list[BlockHash]]:
-        """A bucket holds exactly `hashes`: what came by that, and what left. Those that belong
-        elsewhere are ignored."""
+        """Make a bucket hold exactly `hashes`, apart from those that belong in another one. Returns
+        what came by that, and what left."""
         wanted = dict.fromkeys([block for block in hashes if bucket_of(block) == number])
         removed = self.remove([block for block in self._buckets[number] if block not in wanted])
         return self.add(list(wanted)), removed

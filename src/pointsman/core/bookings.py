@@ -58,7 +58,7 @@ class Bookings:
         return reversed(self._flights.values())
 
     def book(self, attempt: Attempt, route: Route, node: Node, row: Row, now_s: float) -> None:
-        """It goes to `node`, as `row` foretells."""
+        """Book a request on `node`, with what `row` foretells of it."""
         request = attempt.request
         assert self._uncredited is None, "catch up before the next placement"
         flight = self._flights[request.id] = Flight(attempt, route.demand, node, row, now_s)
@@ -94,8 +94,8 @@ class Bookings:
         return flight
 
     def compensate(self, flight: Flight, now_s: float) -> int:
-        """Give back what it has of its node, although nobody has told of its end. The KV blocks
-        that are free now."""
+        """Give back what it has of its node, although nobody has told of its end. Returns how many
+        KV blocks are free by that."""
         assert not flight.compensated, flight.request.id
         flight.compensated = True
         return self._give_back(flight, now_s)
@@ -129,15 +129,15 @@ class Bookings:
             self._residency.withdraw(credit)
 
     def _unbook(self, flight: Flight, now_s: float) -> Credit | None:
-        """Give back what it had of its node, but for the credit: that one stands for as long
-        as the incarnation does."""
+        """Give back what it had of its node, but for the credit, which is returned: it stands for
+        as long as the incarnation does."""
         assert flight.credit is not None, flight.request.id
         if not flight.compensated:
             self._give_back(flight, now_s)
         return flight.credit if self.cluster.get(flight.node.id) is flight.node else None
 
     def _give_back(self, flight: Flight, now_s: float) -> int:
-        """The KV blocks that are free by that."""
+        """Returns how many KV blocks are free by that."""
         request_id = flight.request.id
         freed = self.ledger.release(request_id)
         flight.node.unbook(request_id, flight.work, now_s)

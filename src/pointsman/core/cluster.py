@@ -97,7 +97,7 @@ class Cluster:
         node.calibration = node.calibration.within(shared)
 
     def changed(self) -> None:
-        """Health, draining or models of a node are not what they were."""
+        """Note that health, draining or models of a node have changed."""
         self._serving = None
         self.version += 1
 
@@ -113,7 +113,7 @@ class Cluster:
             self.turns.append(turned)
 
     def take_turns(self) -> list[Turned]:
-        """What is not told yet of nodes' health, to be told now."""
+        """Changes of nodes' health that have not been reported yet; from now on they have."""
         turns, self.turns = self.turns, []
         return turns
 

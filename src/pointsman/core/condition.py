@@ -31,7 +31,7 @@ _ANSWERED_BY_PROBES = frozenset({Cause.PROBES, Cause.UNREACHABLE})
 
 
 class Pacing:
-    """How many times as long as foreseen the last few of something took."""
+    """Of the last few times that something took: how many times as long it was as foreseen."""
 
     __slots__ = ("_ratios",)
 
@@ -117,13 +117,13 @@ class Condition:
             self._trials[request_id] = None
 
     def ended(self, request_id: RequestId) -> None:
-        """A request is off its node, whatever came of it."""
+        """A request no longer runs there, whatever came of it."""
         self._trials.pop(request_id, None)
 
     # --- what is reported --------------------------------------------------------------
 
     def follows(self, before: "Condition", now_s: float, *, planned: bool) -> None:
-        """It is the next incarnation of the same engine. Restarts that nobody `planned` count
+        """Take over from the engine's incarnation `before`. Restarts that nobody `planned` count
         when they come one after the other: a quiet while, and they are forgotten."""
         self.is_restart = True
         self.restarts, self._restarted_s = before.restarts, before._restarted_s
@@ -247,7 +247,7 @@ class Condition:
     # --- verdicts ----------------------------------------------------------------------
 
     def suspect(self, cause: Cause, detail: str, now_s: float, weight: float | None = None) -> None:
-        """Something speaks against it. Harmless when it is suspected already."""
+        """Something speaks against it. Changes nothing when it is suspected already."""
         if self.state not in (Health.READY, Health.WARMING, Health.SUSPECT):
             return
         self._evidence_s = now_s
@@ -290,8 +290,8 @@ class Condition:
     def _return(
         self, now_s: float, cause: Cause, *, warms: bool | None = None, is_new: bool = False
     ) -> None:
-        """Back into service, slowly if it `warms`. None: it goes on warming up where it was, and
-        begins with it if it had been out."""
+        """Back into service, slowly if it `warms`. With None, a warm-up that had begun goes on, and
+        a node that had been out begins one."""
         if warms is None:
             warms = self.state is Health.HALF_OPEN or not self._warming.over
         self._clear_failures()
@@ -307,8 +307,8 @@ class Condition:
         self._step(Step.WARM, cause, "", now_s)
 
     def pass_time(self, now_s: float, *, is_slow: bool = False) -> None:
-        """What time alone changes. One that is still believed slow (`is_slow`) stays suspected of
-        it."""
+        """Take the steps that only need time. A node that is still believed slow (`is_slow`) stays
+        suspected of that."""
         match self.state:
             case Health.WARMING:
                 self._warming.pass_time(now_s)

@@ -170,7 +170,7 @@ def is_on_gpu(medium: str | None) -> bool:
 
 
 def _names(hashes: Sequence[EngineHash]) -> Sequence[_Kept]:
-    """60 bits of each of the engine's hashes, whether they are sent as numbers or as bytes."""
+    """60 bits of each of the engine's hashes, which come as numbers or as bytes."""
     return [_name(engine_hash) for engine_hash in hashes]
 
 
@@ -184,7 +184,7 @@ def _number(engine_hash: bytes) -> int:
 
 
 def _count_down(counts: dict[_Kept, int], key: _Kept) -> bool:
-    """One less of `key`; whether there are more."""
+    """Count one less of `key`. Returns whether any is left."""
     count = counts.pop(key)
     if count == 1:
         return False

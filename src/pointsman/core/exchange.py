@@ -231,7 +231,7 @@ class Exchange:
         return Step.RECALL in TRANSITIONS[self.state]
 
     def deadline_s(self) -> float:
-        """When the present state has lasted too long."""
+        """When the present state will have lasted too long."""
         return self._deadline_s
 
     def overdue(self, now_s: float) -> Reason | None:

@@ -21,7 +21,7 @@ class Faded:
         self._at_s = 0.0
 
     def add(self, amount: float, now_s: float, memory_s: float) -> None:
-        """So much has come."""
+        """Count so much more."""
         self._sum = self.at(now_s, memory_s) + amount
         self._at_s = now_s
 

@@ -84,16 +84,16 @@ class Flight:
         serves."""
         before, node = self.attempt, self.node
         avoided = before.avoided
-        if self.recall is RecallCause.NODE_DOWN and node.serving and node.troubled:
+        if self.recall is RecallCause.NODE_DOWN and node.serving and node.condition.is_stuck:
             avoided = (*avoided, node.id)
         return msgspec.structs.replace(before, avoided=avoided, recalls=before.recalls + 1)
 
     def started(self, now_s: float) -> None:
-        """The first byte is there. Harmless twice.
+        """The first byte is there. A second call changes nothing.
 
-        The first of all tell a node's prefill speed at once, by the hit that was predicted: the
-        engine's own count comes with the end of the answer, and until speeds are known placing
-        is blind to them.
+        While a node's speeds are not known, placing is blind to them, so its first requests tell
+        its prefill speed at once, by the hit that was predicted: the engine's own count comes
+        only with the end of the answer.
         """
         if self.started_s is not None:
             return
@@ -185,7 +185,7 @@ def _learn_from_whole(flight: Flight, outcome: Outcome, output_tokens: int) -> N
 
 
 def _observe_prefill(flight: Flight, outcome: Outcome | None, ttft_s: float) -> None:
-    """By the engine's own counts where it has given some, else by what was predicted."""
+    """Learn from the engine's own counts where it has given some, else from the predicted ones."""
     prompt, cached = flight.demand.prompt_tokens, None
     if outcome is not None:
         prompt, cached = outcome.prompt_tokens or prompt, outcome.cached_tokens

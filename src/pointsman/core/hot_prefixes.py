@@ -89,7 +89,8 @@ class HotPrefixes:
         return 1.0 - (holders + 1) / requests
 
     def _since(self, prefix: "_Prefix", now_s: float) -> float:
-        """Its model's requests since it was first seen: a sudden one has its full share at once."""
+        """Its model's requests since it was first seen, so that a sudden one has its full share at
+        once."""
         total = self._totals[prefix.model].at(now_s, self._memory_s)
         before = prefix.before * left(now_s - prefix.first_s, self._memory_s)
         return max(1.0, total - before)

@@ -55,7 +55,7 @@ _BROKEN_OFF = {
 
 
 class _FailedOn(NamedTuple):
-    """How a prompt failed, and where; None: on two nodes, so it is poison."""
+    """How and where a prompt failed. `node_id` is None for poison: it failed on two nodes."""
 
     kind: FailureKind
     node_id: NodeId | None
@@ -109,7 +109,7 @@ class Judge:
             node.condition.failed(kind, now_s, spared=spared, began=began)
 
     def failed(self, flight: Flight, kind: FailureKind, now_s: float) -> None:
-        """The attempt ended before its first byte. A busy node is well."""
+        """The attempt ended before its first byte. To be busy speaks against no node."""
         if kind is FailureKind.BUSY:
             narrow(flight.node, now_s)
             return
@@ -142,7 +142,7 @@ class Judge:
             del self._failed[next(iter(self._failed))]
 
     def _decoded(self, flight: Flight, outcome: Outcome, now_s: float) -> None:
-        """How long its tokens took, against what was foreseen for so many."""
+        """Compare how long its tokens took with what was foreseen for so many."""
         predicted, tokens = flight.predicted, flight.demand.output_tokens
         got = outcome.output_tokens or outcome.streamed_tokens
         known = predicted.calibrated and flight.started_s is not None and outcome.streamed
@@ -176,7 +176,7 @@ class Judge:
     # --- what is told of nodes ---------------------------------------------------------
 
     def reported(self, node: Node, signals: NodeSignals, at_s: float) -> None:
-        """Before `node` takes them in as its own: a queue that only grows is seen before
+        """Look at signals before `node` takes them in: a queue that only grows shows before
         anything is late."""
         waiting, before, since_s = signals.waiting, node.signals.waiting, node.signals_at_s
         if waiting is None or before is None or since_s is None:
@@ -259,7 +259,7 @@ class Judge:
         return any(peer.alive_s > since_s for peer in self._peers(node))
 
     def is_last(self, node: Node) -> bool:
-        """Whether a model of its would be left to nodes on trial, or to none, in its pool."""
+        """Whether in its pool one of its models would be left to nodes on trial, or to none."""
         return any(
             not any(
                 peer is not node

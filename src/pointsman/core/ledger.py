@@ -102,7 +102,7 @@ class Ledger:
         return lease.own_blocks + self._accounts[lease.node_id].pins.held_once(lease.segments)
 
     def account(self, node_id: NodeId) -> "Account":
-        """The node's side, to be read: of one that nothing is known of, an empty one."""
+        """The node's side, for reading only; an empty one for a node that is not known."""
         account = self._accounts.get(node_id)
         return _UNKNOWN if account is None else account
 
@@ -113,7 +113,7 @@ class Ledger:
 
     @property
     def committed_blocks(self) -> int:
-        """The same of those past their first token."""
+        """Blocks of requests past their first token, over all nodes, beside what is shared."""
         return self._blocks(_COMMITTED)
 
     def __len__(self) -> int:

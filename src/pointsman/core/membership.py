@@ -100,7 +100,7 @@ class Membership:
         self._warm_ups.apply(rules)
 
     def pass_time(self, now_s: float) -> None:
-        """What was only for a while is over."""
+        """End what was only for a while."""
         widen(self._cluster.nodes, now_s)
         self._warm_ups.expire(now_s)
 
@@ -126,7 +126,7 @@ class Membership:
         return self._warmed_enough(Change((*effects, Admitted(node.name, node.id)), room=True))
 
     def _warmed_enough(self, change: Change) -> Change:
-        """What came of an event may be that a node which warms up is the last one."""
+        """Let nodes that warm up serve at once where an event has left no others."""
         return msgspec.structs.replace(change, room=True) if self._warm_ups.give_way() else change
 
     def _left(self, node: Node, event: NodeLeft, now_s: float) -> Change:

@@ -111,11 +111,6 @@ class Node:
         return self.condition.state
 
     @property
-    def troubled(self) -> bool:
-        """Whether what waits on it had better wait elsewhere."""
-        return self.condition.is_stuck
-
-    @property
     def speeds(self) -> Speeds:
         return self.calibration.speeds()
 
@@ -145,7 +140,7 @@ class Node:
         return self.queue_s - done_s if self.queue_s > done_s else 0.0
 
     def head_late_s(self, now_s: float) -> float:
-        """How much longer than foreseen its present prefill is at it; below 0 while it is not."""
+        """How far its present prefill is behind the time foreseen; below 0 while it is on time."""
         return now_s - self._head_since_s - self._head_s if self.prefills else 0.0
 
     def prefill_share(self, now_s: float) -> float:
@@ -212,7 +207,7 @@ class Node:
         self.load_s = self.queue_s + _REQUEST_LOAD_S * self.inflight
 
     def respecify(self, spec: NodeSpec) -> None:
-        """It is configured like this from here on."""
+        """Configure it like this from here on."""
         self.spec = spec
         self.concurrency_max = self.concurrency_configured = (
             spec.concurrency_max or NODE_CONCURRENCY_MAX
@@ -237,7 +232,7 @@ class Node:
         self._foreign_until_s = at_s + self.rules.signal_age_max_s
 
     def slo_seen(self, met: bool) -> None:
-        """A request's first token came within its bound, or late."""
+        """Note whether a request's first token came within its bound."""
         self.slo_share += (met - self.slo_share) / _SLO_MEMORY
 
     def hit_reported(self, predicted_tokens: int, reported_tokens: int) -> None:

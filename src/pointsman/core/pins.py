@@ -68,7 +68,7 @@ class Pins:
         return of.ends[low - 1] if low else 0
 
     def pin(self, of: Segments) -> int:
-        """One more holds these. The blocks that nobody held before."""
+        """One more request holds these. Returns the blocks that nobody held before."""
         held, new, before = self._held, 0, 0
         for mark, end in zip(of.marks, of.ends, strict=True):
             pin = held.get(mark)
@@ -81,7 +81,7 @@ class Pins:
         return new
 
     def unpin(self, of: Segments) -> int:
-        """One holds them no more. The blocks that nobody holds now."""
+        """One request holds them no more. Returns the blocks that nobody holds now."""
         held, freed = self._held, 0
         for mark in of.marks:
             pin = held[mark]

@@ -61,12 +61,12 @@ class Recalls:
 
     def rescue(self, now_s: float) -> list[Recalled]:
         """Take back what waits on nodes in trouble, if another may take it."""
-        if not any(node.inflight and node.troubled for node in self._cluster.nodes):
+        if not any(node.inflight and node.condition.is_stuck for node in self._cluster.nodes):
             return []
         return [
             self._recall(flight, RecallCause.NODE_DOWN)
             for flight in self._bookings
-            if flight.node.troubled
+            if flight.node.condition.is_stuck
             and self._may_be_recalled(flight)
             and not _may_yet_begin(flight, now_s)
             and self._has_another(flight)
@@ -200,7 +200,7 @@ class Recalls:
 
 def gives_way(attempt: Attempt, urgent: int) -> bool:
     """Whether a held request goes on waiting while one of priority `urgent` finds no room: what
-    it gave up is not for itself."""
+    it gave up when it was taken back is not for itself."""
     return attempt.recalls > 0 and attempt.request.priority <= urgent - PREEMPTION_GAP
 
 

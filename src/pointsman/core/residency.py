@@ -122,7 +122,7 @@ class Residency:
         return self._tokens.digest(node.slot)
 
     def told(self, node: Node) -> BlockSet | None:
-        """What the node's agent has told, to be read; None where none has, or isn't believed."""
+        """What the node's agent has told, to be read only; None without one that is believed."""
         told = self._told.get(node.slot)
         return None if told is None else told.blocks
 
@@ -323,7 +323,7 @@ def _slots(nodes: Sequence[Node], block_tokens: int) -> int:
 
 
 def hit_tokens(node: Node, levels: Levels) -> int:
-    """Leading tokens of the prompt that `node` holds."""
+    """How many leading tokens of the prompt `node` holds."""
     bit = 1 << node.slot
     for mask, tokens in levels:
         if mask & bit:

@@ -96,7 +96,7 @@ class Router:
         held_ahead: float,
         now_s: float,
     ) -> list[Row]:
-        """What it would cost on each of `nodes`."""
+        """A row for each of `nodes`: what the request would cost there."""
         rows: list[Row] = []
         prompt, output, ledger = demand.prompt_tokens, demand.output_tokens, self._ledger
         footprints = self._footprints

@@ -236,7 +236,7 @@ class Scheduler(SchedulerState):
         self._policy.left(flight.request, flight.node.name)
 
     def _compensated(self, found: list[Compensated], now_s: float) -> list[Effect]:
-        """What seems lost has left room for others."""
+        """Give the room of what seems lost to others."""
         self.stats.compensated += len(found)
         return [*found, *self._retry_held(now_s)] if found else []
 

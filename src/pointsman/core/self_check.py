@@ -1,4 +1,4 @@
-"""Does an engine find cached what the index foretold? Kept for each node, over its life.
+"""Does an engine find in its cache what the index foretold? Kept for each node, over its life.
 
 Engines say with each answer how many of its prompt's tokens they had cached. Where that and
 the prediction part for long, something between us and the engine is set wrongly, and nothing

@@ -46,7 +46,7 @@ class SlowerTiers:
         return self._index.bytes()
 
     def forget(self, node: Node) -> None:
-        """Nothing is known of the node's slower tiers any more."""
+        """Forget all that is known of the node's slower tiers."""
         if self._engine_blocks.pop(node.slot, None) is not None:
             self._index.forget(node.slot)
         node.restore_share = 0.0

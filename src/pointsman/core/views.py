@@ -62,7 +62,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 def node_views(
     nodes: Iterable[Node], ledger: Ledger, residency: Residency, now_s: float
 ) -> list[NodeView]:
-    """All of them."""
+    """All nodes, each as it is at `now_s`."""
     return [node_view(node, ledger, residency, now_s) for node in nodes]
 
 
@@ -159,7 +159,7 @@ class AdmissionView(msgspec.Struct, frozen=True, kw_only=True):
 def admission_views(
     admission: Admission, models: Iterable[ModelCard], now_s: float
 ) -> list[AdmissionView]:
-    """Of each model that is served."""
+    """How full the nodes are of each model that is served."""
     return [_admission_view(admission, card.name, now_s) for card in models]
 
 

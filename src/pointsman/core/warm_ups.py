@@ -30,7 +30,7 @@ class WarmUps:
         self.apply(rules)
 
     def apply(self, rules: Rules) -> None:
-        """Begin by these from here on."""
+        """Go by these rules from here on."""
         self._rules = rules.warm_up
 
     def begin(self, now_s: float) -> list[WarmUp]:
@@ -61,7 +61,7 @@ class WarmUps:
                 yield prefix
 
     def warmed(self, node: Node, event: NodeWarmed) -> bool:
-        """A prompt is computed there, or all are. Whether that makes room."""
+        """A prompt is computed there, or all are. Returns whether that makes room."""
         if event.prompt is None:
             return self._release(node.id)
         if event.prompt.token_count is None or node.trust is not IndexTrust.EXACT:
@@ -69,7 +69,7 @@ class WarmUps:
         return False
 
     def give_way(self) -> bool:
-        """Something has changed: whoever is the last to serve by now does, cold. Whether that
+        """Let a withheld node serve cold where it is the last one that could. Returns whether that
         makes room."""
         released = False
         for node_id in list(self._until_s):
@@ -79,7 +79,7 @@ class WarmUps:
         return released
 
     def expire(self, now_s: float) -> None:
-        """Whoever takes too long gets work cold."""
+        """Let nodes serve cold whose warm-up takes too long."""
         for node_id in [n for n, until_s in self._until_s.items() if now_s >= until_s]:
             self._release(node_id)
 

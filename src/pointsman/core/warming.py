@@ -47,7 +47,7 @@ class Warming:
         self.warmth = max(0.0, min(warmth, fastest, 1.0))
 
     def pass_time(self, now_s: float) -> None:
-        """It is over in its time, whatever came."""
+        """End it when its time is over, whatever came."""
         self.warmth += (now_s - self._at_s) / self._duration_s
         self._at_s = now_s
         if self.warmth > 1.0 or now_s - self._since_s >= self._duration_s:

@@ -166,7 +166,7 @@ class PrefixIndex:
     # --- nodes that tell what they hold ---
 
     def insert(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
-        """The engine holds these blocks: no capacity bounds them, only memory does."""
+        """Note that the engine holds these blocks. No capacity bounds them, only memory does."""
         holder = self._holder(slot)
         holder.exact = True
         if not self._table.has_room(len(hashes)):

@@ -116,11 +116,11 @@ class BlockTable:
         return max(0, self._room - _CALL_ADDED)
 
     def take_room(self, added: int) -> None:
-        """A call adds so many blocks."""
+        """Count the blocks that a call adds."""
         self._room -= added + _CALL_ADDED
 
     def changed(self, blocks: int) -> bool:
-        """So many came or went. Whether it is time to `tidy`."""
+        """Count blocks that came or went. Returns whether it is time to `tidy`."""
         self._changes += blocks
         return self._changes >= _TIDIED_AFTER
 
