@@ -1,20 +1,23 @@
-"""The shortlist: who is seen where a field is too large to be costed."""
+"""The shortlist: who is seen where a field is too large to be costed; and who is left out."""
 
-from pointsman.core.candidates import shortlist
+from pointsman.core.blocks import Namespace, Prompt
+from pointsman.core.candidates import exclusions, shortlist
 from pointsman.core.cluster import Cluster
+from pointsman.core.decision import Ineligible
 from pointsman.core.events import NodeSpec
-from pointsman.core.ids import NodeName
+from pointsman.core.ids import ModelName, NodeName, RequestId
 from pointsman.core.limits import CANDIDATES_MAX
 from pointsman.core.node import Node
 from pointsman.core.prefix import slots
+from pointsman.core.request import Request
 from pointsman.core.residency import hit_tokens
 
 HALF = CANDIDATES_MAX // 2
 
 
-def fleet(count: int) -> list[Node]:
+def fleet(count: int, cluster: Cluster | None = None) -> list[Node]:
     """Idle nodes, whose slots are 0, 1, 2 …"""
-    cluster = Cluster()
+    cluster = Cluster() if cluster is None else cluster
     return [cluster.add(NodeSpec(name=NodeName(f"n{i}"), url=f"http://n{i}")) for i in range(count)]
 
 
@@ -86,3 +89,17 @@ def test_of_many_holders_the_least_loaded_are_seen() -> None:
     seen = shortlist(nodes, [(mask(held), 640)], 0)
     least = sorted(held, key=lambda node: node.load_s)[:HALF]
     assert seen[:HALF] == least
+
+
+def test_no_more_are_named_as_left_out_than_are_asked_for() -> None:
+    cluster = Cluster()
+    nodes = fleet(100, cluster)
+    excluded = exclusions(cluster, request(), (), most=8)
+    assert [(one.node, one.why) for one in excluded] == [
+        (node.name, Ineligible.JOINING) for node in nodes[:8]
+    ]
+    assert len(exclusions(cluster, request(), ())) == 100
+
+
+def request() -> Request:
+    return Request(RequestId("r"), ModelName("m"), Prompt(Namespace("m")))

@@ -62,20 +62,20 @@ def _within_share(nodes: list[Node], serving: Sequence[Node], request: Request) 
 
 
 def exclusions(
-    nodes: Iterable[Node], request: Request, tried: Sequence[NodeId], tokens: int = 0
+    cluster: Cluster,
+    request: Request,
+    tried: Sequence[NodeId],
+    tokens: int = 0,
+    most: int | None = None,
 ) -> list[Exclusion]:
-    """Every node that may not take `request`, whose context must hold so many tokens, with the
-    first reason that holds."""
-    nodes = list(nodes)
-    needed = tokens if _has_context(nodes, request, tokens) else 0
-    reasons = [(node, ineligibility(node, request, tried, needed)) for node in nodes]
-    serving = [node for node, why in reasons if why is None or why is Ineligible.CONCURRENCY]
-    willing = [node for node, why in reasons if why is None]
-    kept = {node.id for node in _within_share(willing, serving, request)}
+    """The nodes that are not `eligible`, the first `most` of them, each with the first reason that
+    holds."""
+    willing = {node.id for node in eligible(cluster, request, tried, tokens)}
+    needed = tokens if _has_context(cluster.nodes, request, tokens) else 0
+    excluded = [node for node in cluster.nodes if node.id not in willing]
     return [
-        Exclusion(node.name, why or Ineligible.SHARE)
-        for node, why in reasons
-        if why is not None or node.id not in kept
+        Exclusion(node.name, ineligibility(node, request, tried, needed) or Ineligible.SHARE)
+        for node in excluded[:most]
     ]
 
 

@@ -1,14 +1,14 @@
 """The record of a decision: a frozen picture of its route, for people and metrics."""
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from operator import attrgetter
 
 from pointsman.core.blocks import Unit
 from pointsman.core.candidates import exclusions
-from pointsman.core.decision import Decision, Prospect, Ruling
+from pointsman.core.cluster import Cluster
+from pointsman.core.decision import Decision, Exclusion, Prospect, Ruling
 from pointsman.core.flight import Flight
 from pointsman.core.limits import DECISION_ROWS_MAX
-from pointsman.core.node import Node
 from pointsman.core.placement import Attempt, Choice, Hold, Refusal, Route
 from pointsman.core.row import Row
 
@@ -16,7 +16,7 @@ from pointsman.core.row import Row
 def decision(
     attempt: Attempt,
     route: Route,
-    nodes: Collection[Node],
+    cluster: Cluster,
     *,
     policy: str,
     at_s: float,
@@ -37,8 +37,9 @@ def decision(
             ruling = Ruling.HELD
         case Refusal(reason, detail):
             ruling, why = Ruling.REFUSED, f"{reason}: {detail}"
-    shows_excluded = route.looked and route.field < len(nodes)
-    excluded = exclusions(nodes, request, avoided, demand.context_tokens) if shows_excluded else ()
+    excluded: Sequence[Exclusion] = ()
+    if route.looked and route.field < len(cluster):
+        excluded = exclusions(cluster, request, avoided, demand.context_tokens, rows_max)
     return Decision(
         request.id,
         request.model,
@@ -55,7 +56,7 @@ def decision(
         route.field,
         ties,
         tuple([row.seen() for row in rows[:rows_max]]),
-        tuple(excluded[:rows_max]),
+        tuple(excluded),
         _BYTES if request.prompt.token_count is None else _TOKENS,
         load,
         prospect,

@@ -193,9 +193,10 @@ class Router:
         self, request: Request, tried: Sequence[NodeId], demand: Demand
     ) -> Hold | Refusal:
         """Full is worth waiting for; wrong or absent is not."""
-        nodes = list(self._cluster.nodes)
+        cluster, nodes = self._cluster, self._cluster.nodes
         reasons = {
-            exclusion.why for exclusion in exclusions(nodes, request, tried, demand.context_tokens)
+            exclusion.why
+            for exclusion in exclusions(cluster, request, tried, demand.context_tokens)
         }
         if Ineligible.CONCURRENCY in reasons:
             return Hold("concurrency: every candidate is at its limit")
@@ -203,7 +204,7 @@ class Router:
             return Refusal(
                 Reason.NO_NODE, f"No engine of model {request.model!r} that matches is up."
             )
-        if self._cluster.knows(request.model):
+        if cluster.knows(request.model):
             return Refusal(Reason.NO_MATCHING_NODE, _constraints(request))
         if any(node.health is Health.JOINING and not node.spec.models for node in nodes):
             return Refusal(Reason.NO_NODE, "Engines are still starting.")

@@ -359,7 +359,7 @@ class Scheduler(SchedulerState):
         return records.decision(
             attempt,
             route,
-            self._cluster.nodes,
+            self._cluster,
             policy=self._policy.name,
             at_s=now_s,
             load=self._admission.load(attempt.request, now_s),
