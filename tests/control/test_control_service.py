@@ -351,3 +351,13 @@ async def test_a_held_request_is_refused_in_time_without_traffic() -> None:
     service.stop()
     assert isinstance(verdicts[1], Refused)
     assert verdicts[1].reason is Reason.QUEUE_TIMEOUT
+
+
+def test_an_engine_whose_circuit_is_open_is_called_out_of_service(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    house = House(nodes=2)
+    for _ in range(3):
+        (node, *_others) = house.scheduler.nodes(house.time_s)
+        house.service.submit(NodeJudged(node.node_id, healthy=False, detail="gibberish"))
+    assert f"engine {node.name} is out of service (open): feedback: gibberish" in caplog.text

@@ -103,6 +103,8 @@ def _compose(text: str) -> yaml.Node | None:
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         if "${" in "".join(text.splitlines()[line - 1 : line]):
             message += '; within [] and {} a variable needs quotes: "${NAME}"'
+        if "\\t" in message:
+            message += "; indent with spaces, not with tabs"
         raise Rejected([Problem(line, column, message)]) from None
     except yaml.YAMLError as error:
         raise Rejected([Problem(1, 1, f"not YAML: {str(error).splitlines()[0]}")]) from None

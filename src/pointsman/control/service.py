@@ -53,6 +53,9 @@ that forgets to settle gets here, and then it is refused instead of eating the m
 
 log = logging.getLogger(__name__)
 
+_IN_WORDS = {Health.OPEN: "out of service (open)", Health.HALF_OPEN: "on trial (half_open)"}
+"""In logs: who knows no circuit breakers takes an open engine for one that takes requests."""
+
 _CLIENT_GONE = EndCause.CLIENT_GONE  # Python 3.11 takes 0.1 us to look an enum's member up
 
 
@@ -295,7 +298,8 @@ class SchedulerService:
         level = logging.WARNING if worse else logging.INFO
         said = ascii(effect.detail)[1:-1]  # an engine's own words may end a line
         why = f"{effect.cause}: {said}" if said else effect.cause
-        log.log(level, "engine %s is %s: %s", effect.name, effect.after, why)
+        state = _IN_WORDS.get(effect.after, effect.after)
+        log.log(level, "engine %s is %s: %s", effect.name, state, why)
         for watcher in self._watchers:
             watcher.turned(effect)
 

@@ -109,9 +109,12 @@ ANSWERS: dict[Reason, Answer] = {
     Reason.ROUTE_NOT_FOUND: Answer(
         404,
         _INVALID,
-        "No such route. The API is under /v1; metrics and state are on the admin port.",
+        "No such route. The API is under /v1, like POST /v1/chat/completions; metrics and state "
+        "are on the admin port.",
     ),
-    Reason.METHOD_NOT_ALLOWED: Answer(405, _INVALID, "The route does not allow this method."),
+    Reason.METHOD_NOT_ALLOWED: Answer(
+        405, _INVALID, "The route does not allow this method. The allow header names those it has."
+    ),
     Reason.BODY_TOO_LARGE: Answer(413, _INVALID, "The request body is too large."),
     Reason.HEAD_TOO_LARGE: Answer(431, _INVALID, "The request's header fields are too large."),
     Reason.BODY_TIMEOUT: Answer(408, _INVALID, "The request body did not arrive in time."),

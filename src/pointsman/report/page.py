@@ -53,13 +53,13 @@ def _comparison(runs: Sequence[Run]) -> str:
             '<div class="plots">',
             figure(
                 "Time to first token",
-                "Share of requests that waited at most so long",
+                "Share of requests that waited no longer than this",
                 plots.cdf(runs, field="ttft_s", name="compare-ttft"),
                 labels,
             ),
             figure(
                 "End to end",
-                "Share of requests that took at most so long",
+                "Share of requests that took no longer than this",
                 plots.cdf(runs, field="e2e_s", name="compare-e2e"),
                 labels,
             ),
@@ -178,7 +178,7 @@ def _latency_table(summary: Summary) -> str:
 def _figures(run: Run, summary: Summary, place: int, *, alone: bool) -> Iterable[str]:
     """Distributions only where the comparison does not show them already."""
     if summary.ttft_s is not None and alone:
-        share = "Share of requests that took at most so long"
+        share = "Share of requests that took no longer than this"
         yield figure(
             "Time to first token", share, plots.cdf([run], field="ttft_s", name=f"ttft-{place}")
         )

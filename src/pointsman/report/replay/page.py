@@ -217,7 +217,7 @@ def _figures(study: Study, scenario: ScenarioReport, place: int) -> Iterator[str
         yield _course(scenario, place)
     drawn = _drawn(scenario)
     legend = [name if name in drawn else "" for name in policies]
-    share = "Share of requests that took at most so long"
+    share = "Share of requests that took no longer than this"
     share += "; dashed: the oracle" if scenario.runs(ORACLE) else ""
     for title, field, key in (
         ("Time to first token", "ttft_curve_s", "ttft"),
@@ -259,7 +259,7 @@ def _course(scenario: ScenarioReport, place: int) -> str:
 
 
 def _bar_caption(scenario: ScenarioReport) -> str:
-    parts = ["Short is good but for goodput and hits"]
+    parts = ["Shorter is better, except for goodput and hits"]
     if scenario.runs(ORACLE):
         parts.append("dashed: the oracle")
     if scenario.seeds[0].ideal_hit_ratio is not None:
