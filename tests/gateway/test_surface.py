@@ -41,6 +41,15 @@ async def test_every_engine_route_passes_byte_for_byte(path: str, body: bytes) -
             assert it.engine.served[-1].target == path
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_a_form_where_none_is_taken_is_read_as_json(path: str) -> None:
+    """llama.cpp reads JSON whatever the type says: nothing in it may go past the gateway."""
+    field = "Content-Type: multipart/form-data; boundary=B"
+    async with rig(answer_ok) as it:
+        for body in (b'{"model":["m"]}', b"--B\r\n"):
+            assert (await it.ask(post(path, body, field))).status == 400
+
+
 async def test_a_form_is_routed_by_its_model_and_passes_byte_for_byte() -> None:
     form = (
         b'--B\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'

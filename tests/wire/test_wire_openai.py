@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pointsman.wire.multipart import UnclearForm, read_multipart_model
 from pointsman.wire.openai import (
     BadRequest,
     Endpoint,
     RoutingFields,
     endpoint_of,
     error_body,
-    read_multipart_model,
     read_request,
 )
 
@@ -376,7 +376,6 @@ def form(*fields: tuple[str, bytes], boundary: str = "b0undary") -> tuple[str, b
         ([("language", b"en"), ("model_name", b"no")], None),
         ([("model", b"\xff")], None),
         ([("model", b"m" * 1000)], None),
-        ([("a", b"")] * 100 + [("model", b"w")], None),
     ],
 )
 def test_a_forms_model(fields: list[tuple[str, bytes]], model: str | None) -> None:
@@ -393,9 +392,42 @@ def test_a_forms_boundary_may_be_quoted_and_is_needed() -> None:
     assert read_multipart_model(content_type, b"") is None
 
 
+OTHER_HEADS = [
+    'Content-Disposition: form-data; name="model"',
+    "content-disposition: form-data; name=model",
+    'Content-Disposition: form-data; filename="; name=a; "; name="model"',
+    'Content-Disposition: form-data; filename="; name=\\"a"; name="model"',
+    "Content-Disposition: form-data; name*=utf-8''model",
+    "Content-Disposition: form-data; name*0=mod; name*1=el",
+    'Content-Disposition: form-data; name="mod\\el"',
+    'Content-Disposition: form-data;\r\n name="model"',
+    'Content-Disposition: form-data; name="a"\r\nContent-Disposition: form-data; name="model"',
+    "X: " + "x" * 10_000 + '\r\nContent-Disposition: form-data; name="model"',
+]
+
+
+@pytest.mark.parametrize("other", OTHER_HEADS)
+@pytest.mark.parametrize("between", [0, 300_000])
+def test_a_form_in_which_engines_might_find_another_model_is_unclear(
+    other: str, between: int
+) -> None:
+    content_type, plain = form(("model", b"let-in"), ("file", b"x" * between))
+    hidden = f"--b0undary\r\n{other}\r\n\r\nforbidden\r\n".encode()
+    tail = form(("file", b"x" * between))[1]
+    for body in (hidden + plain, plain.removesuffix(b"--b0undary--\r\n") + hidden + tail):
+        with pytest.raises(UnclearForm):
+            read_multipart_model(content_type, body)
+
+
+def test_a_form_of_too_many_parts_is_unclear() -> None:
+    with pytest.raises(UnclearForm):
+        read_multipart_model(*form(*[("a", b"")] * 100, ("model", b"w")))
+
+
 @given(st.binary(max_size=300))
-def test_no_form_raises(body: bytes) -> None:
-    read_multipart_model("multipart/form-data; boundary=-", b"---\r\n" + body)
+def test_no_form_raises_anything_else(body: bytes) -> None:
+    with suppress(UnclearForm):
+        read_multipart_model("multipart/form-data; boundary=-", b"---\r\n" + body)
 
 
 def test_errors_have_openais_shape() -> None:

@@ -14,13 +14,8 @@ from pointsman.core.ids import ModelName, RequestId
 from pointsman.core.limits import PRIORITY_NORMAL
 from pointsman.core.request import Request
 from pointsman.gateway.heads import RequestHead
-from pointsman.wire.openai import (
-    BadRequest,
-    Endpoint,
-    RoutingFields,
-    read_multipart_model,
-    read_request,
-)
+from pointsman.wire.multipart import UnclearForm, read_multipart_model
+from pointsman.wire.openai import BadRequest, Endpoint, RoutingFields, read_request
 from pointsman.wire.priority import (
     ENGINES_HEADER,
     PRIORITY_HEADER,
@@ -33,6 +28,7 @@ from pointsman.wire.usage import response_id
 
 _ENGINES_PRIORITY_LINE: Final = b"%b: %%d\r\n" % ENGINES_HEADER.encode()
 _PRIORITY_LINE: Final = b"%b: %%d\r\n" % PRIORITY_HEADER.encode()
+_WITH_FORMS: Final = (Endpoint.AUDIO, Endpoint.OTHER)
 _HINT_CHARS_MAX: Final = 256
 _MODEL_CHARS_MAX: Final = 512
 _SLO_TTFT_MS_MAX: Final = 3_600_000.0
@@ -78,14 +74,23 @@ def _inflated(body: bytes, bytes_max: int) -> bytes:
 
 def routing_fields(endpoint: Endpoint, head: RequestHead, body: bytes) -> RoutingFields:
     """What placement depends on. Raises BadRequest."""
-    if head.content_type[:19].lower() == b"multipart/form-data":
-        model = read_multipart_model(head.content_type.decode("latin-1"), body)
-        return RoutingFields(model=model)
-    fields = read_request(endpoint, body)
+    is_form = head.content_type[:19].lower() == b"multipart/form-data"
+    if is_form and endpoint in _WITH_FORMS:  # elsewhere an engine may read JSON all the same
+        fields = RoutingFields(model=_form_model(head.content_type.decode("latin-1"), body))
+    else:
+        fields = read_request(endpoint, body)
     if fields.model is not None and len(fields.model) > _MODEL_CHARS_MAX:
         message = f"'model' is longer than {_MODEL_CHARS_MAX} characters. Send a model's name."
         raise BadRequest(message, "model", "invalid_value")
     return fields
+
+
+def _form_model(content_type: str, body: bytes) -> str | None:
+    try:
+        return read_multipart_model(content_type, body)
+    except UnclearForm as unclear:
+        message = f"The form cannot be read for certain: {unclear}. Send each field once."
+        raise BadRequest(message, "model", "invalid_value") from None
 
 
 def core_request(

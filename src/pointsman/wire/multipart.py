@@ -1,46 +1,64 @@
-"""The `model` field of a multipart form (audio), found without reading the file in it."""
+"""The `model` field of a multipart form (audio), as engines would find it, or not at all."""
 
 import re
+from collections.abc import Iterator
 
-_MODEL_HEAD_BYTES = 256 * 1024
-_MODEL_TAIL_BYTES = 64 * 1024
-"""A form's text fields stand before its file or after it; the file itself is not scanned."""
-
-_FORM_PARTS_MAX = 64
-_PART_HEAD_BYTES_MAX = 1024
+PARTS_MAX = 64
+_HEAD_BYTES_MAX = 8 * 1024
 _MODEL_BYTES_MAX = 512
 
 _BOUNDARY = re.compile(r'multipart/form-data\s*;(?:.*;)?\s*boundary="?([^";,]{1,70})"?', re.I)
-_IS_MODEL = re.compile(rb'content-disposition:[^\r\n]*;\s*name="?model"?\s*(?:;|\r|$)', re.I)
+_DISPOSITION = re.compile(rb"content-disposition:(.*)", re.I)
+_NAME = re.compile(rb';[ \t]*name=(?:"([^"\\]*)"|([^\s"\\;]+))[ \t]*(?:;|$)', re.I)
+_NAMES = re.compile(rb"\bname\*?[0-9*]*\s*=", re.I)
+
+
+class UnclearForm(ValueError):  # noqa: N818 - named by what is wrong
+    """Two parsers might find another model in it. The text says why."""
 
 
 def read_multipart_model(content_type: str, body: bytes) -> str | None:
-    """The `model` field of a multipart form; None if there is none near its start or end."""
+    """The `model` field of a multipart form; None if there is none. Raises UnclearForm: what is let
+    in for one model must not be served by another."""
     found = _BOUNDARY.match(content_type.strip())
     if found is None or not found.group(1).isascii():
         return None
-    delimiter = b"--" + found.group(1).strip().encode()
-    model = _model_in(body[:_MODEL_HEAD_BYTES], delimiter)
-    if model is None and len(body) > _MODEL_HEAD_BYTES:
-        model = _model_in(body[-_MODEL_TAIL_BYTES:], delimiter)
-    return model
+    models = list(_models(body, b"--" + found.group(1).strip().encode()))
+    if len(models) > 1:
+        raise UnclearForm("'model' is given twice")
+    return models[0] if models else None
 
 
-def _model_in(window: bytes, delimiter: bytes) -> str | None:
-    start = window.find(delimiter)
-    for _ in range(_FORM_PARTS_MAX):
-        if start < 0:
-            break
+def _models(body: bytes, delimiter: bytes) -> Iterator[str | None]:
+    """Of each part that is named so; the search for the next one takes 0.5 ms a megabyte."""
+    start = body.find(delimiter)
+    for _ in range(PARTS_MAX):
+        if start < 0 or body.startswith(b"--", start + len(delimiter)):
+            return
         start += len(delimiter)
-        end = window.find(b"\r\n" + delimiter, start)
-        head_end = window.find(b"\r\n\r\n", start, start + _PART_HEAD_BYTES_MAX)
-        if 0 <= head_end < end and _IS_MODEL.search(window, start, head_end):
-            return _form_text(window[head_end + 4 : end])
-        start = end if end < 0 else end + 2
-    return None
+        end = body.find(b"\r\n" + delimiter, start)
+        if end < 0:
+            return
+        head_end = body.find(b"\r\n\r\n", start, min(end, start + _HEAD_BYTES_MAX))
+        if _name(body[start:head_end] if head_end >= 0 else b"") == b"model":
+            yield _text(body[head_end + 4 : end])
+        start = end + 2
+    raise UnclearForm(f"it has more than {PARTS_MAX} parts")
 
 
-def _form_text(value: bytes) -> str | None:
+def _name(head: bytes) -> bytes:
+    """Said once, and in the plain way: a name in a file's name, or encoded, is read in as many ways
+    as there are parsers."""
+    lines = head.split(b"\r\n")
+    said = [found[1] for found in map(_DISPOSITION.match, lines) if found]
+    named = _NAME.findall(said[0]) if len(said) == 1 else []
+    is_plain = len(named) == 1 and len(_NAMES.findall(said[0])) == 1
+    if not is_plain or any(line[:1] in (b" ", b"\t") for line in lines):
+        raise UnclearForm("a part does not say its name once, and plainly")
+    return b"".join(named[0])
+
+
+def _text(value: bytes) -> str | None:
     if len(value) > _MODEL_BYTES_MAX:
         return None
     try:

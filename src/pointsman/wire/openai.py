@@ -24,7 +24,6 @@ from pointsman.wire.canonical import (
     joined_content,
 )
 from pointsman.wire.endpoints import Endpoint, endpoint_of
-from pointsman.wire.multipart import read_multipart_model
 
 __all__ = [
     "BadRequest",
@@ -32,7 +31,6 @@ __all__ = [
     "RoutingFields",
     "endpoint_of",
     "error_body",
-    "read_multipart_model",
     "read_request",
 ]
 
