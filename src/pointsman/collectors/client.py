@@ -84,7 +84,9 @@ class EngineClient:
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._session.post(self._base + ASK_PATH, json=asked, headers=headers) as response,
+                self._session.post(
+                    self._base + ASK_PATH, json=asked, headers=headers, allow_redirects=False
+                ) as response,
             ):
                 return Reply(response.status, await response.content.readany())
         except TimeoutError:
