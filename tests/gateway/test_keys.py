@@ -10,6 +10,7 @@ import pytest
 
 from pointsman.core.admission.key_rules import KeyLimits, KeyRules
 from pointsman.core.errors import EndCause, Reason
+from pointsman.core.limits import PRIORITY_MAX
 from pointsman.gateway import ApiKey, GatewayOptions, key_digest
 from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.keys import KeyRing, duration
@@ -218,6 +219,15 @@ async def test_a_body_that_would_jump_the_engines_queue_is_refused(field: bytes,
         answer = await ask(it, b'{"model":"m","prompt":"x",%b}' % field, line)
         assert (answer.status, code(answer)) == (403, "priority_not_allowed")
         assert "'priority' of 0 or more" in answer.body.decode()
+
+
+@pytest.mark.parametrize(("priority_max", "status"), [(PRIORITY_MAX, 200), (PRIORITY_MAX - 1, 403)])
+async def test_a_body_may_be_as_urgent_as_engines_count_where_no_ceiling_is_set(
+    priority_max: int, status: int
+) -> None:
+    """They count further than we do: to some, a priority is a deadline."""
+    async with rig(answer_ok, options=guarded(priority_max=priority_max)) as it:
+        assert (await ask(it, b'{"model":"m","prompt":"x","priority":-1000}')).status == status
 
 
 TIER = b'{"model":"m","prompt":"x","service_tier":"priority"}'

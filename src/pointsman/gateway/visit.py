@@ -12,6 +12,7 @@ from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.keys import Key
 from pointsman.gateway.shared import Shared
 from pointsman.wire.openai import RoutingFields
+from pointsman.wire.priority import clamped
 
 BYTES_PER_TOKEN = 4
 """For the estimate of a prompt that is text: English has 4 to 5, other languages fewer. The
@@ -46,7 +47,7 @@ class Visit:
         if rules.models and not self._key.allows(request.model):
             raise KeyRefused(Reason.MODEL_NOT_ALLOWED)
         # The body goes to the engine as it is, and some would go by this field: lower is sooner.
-        if fields.priority is not None and -fields.priority > rules.priority_max:
+        if fields.priority is not None and clamped(-fields.priority) > rules.priority_max:
             detail = f"The key's bodies may have a 'priority' of {-rules.priority_max} or more."
             raise KeyRefused(Reason.PRIORITY_NOT_ALLOWED, detail)
         tokens = _estimate(request.prompt)
