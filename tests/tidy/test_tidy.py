@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,18 @@ def test_a_reading_order_leaves_nothing_out(folder: Path) -> None:
         f"{name_of(folder)}/__init__.py: {name} has no place in the reading order"
         for name in sorted(modules | packages)
         if name not in named and not name.startswith(groups)
+    )
+
+
+def test_the_glossary_has_each_word_once_and_in_order() -> None:
+    words = re.findall(
+        r"^\| \*\*(.+?)\*\*", (ROOT / "docs" / "GLOSSARY.md").read_text(), re.MULTILINE
+    )
+    assert len(words) > 1
+    expect_none(
+        f"docs/GLOSSARY.md: '{word}' belongs before '{before}'"
+        for before, word in pairwise(words)
+        if word <= before
     )
 
 

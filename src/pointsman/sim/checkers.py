@@ -8,7 +8,7 @@ from pointsman.core.events import IndexTrust
 from pointsman.core.ids import NodeName
 from pointsman.core.limits import TICK_S_MAX
 from pointsman.core.views import NodeView
-from pointsman.sim.clients import Crowd
+from pointsman.sim.clients import Population
 from pointsman.sim.gateway import SimulatedGateway
 from pointsman.sim.node import SimulatedNode
 from pointsman.sim.watch import Watch
@@ -28,14 +28,16 @@ def check_over(
     gateways: Sequence[SimulatedGateway],
     nodes: Sequence[SimulatedNode],
     watches: Mapping[NodeName, Sequence[Watch]],
-    crowd: Crowd,
+    population: Population,
     now_s: float,
 ) -> None:
     """At the end: each request ended exactly once, nothing is booked any more, nobody was held
     beyond the deadline, and no index credits a node with more than its incarnation has."""
     check_running(gateways, nodes)
-    assert crowd.done == len(crowd.records), f"{crowd.done} of {len(crowd.records)} ended"
-    assert all(record is not None for record in crowd.records), "a request has no record"
+    assert population.done == len(population.records), (
+        f"{population.done} of {len(population.records)} ended"
+    )
+    assert all(record is not None for record in population.records), "a request has no record"
     for gateway in gateways:
         scheduler = gateway.scheduler
         assert gateway.unsettled == 0, f"{gateway.unsettled} requests are open"

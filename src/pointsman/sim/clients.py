@@ -23,7 +23,7 @@ _RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504})
 _ERROR_STATUS_MIN = 400
 
 
-class Crowd:
+class Population:
     """All clients, and what they share. `on_done` is called when the last request is over;
     `busy_until_s` is when something was last sent or answered, or will be sent."""
 
@@ -106,17 +106,17 @@ class _Call:
     __slots__ = (
         "_attempt",
         "_behaviour",
-        "_crowd",
         "_due_s",
         "_index",
         "_placements",
+        "_population",
         "_request_id",
         "_timer",
     )
 
-    def __init__(self, crowd: Crowd, index: int, due_s: float) -> None:
-        self._crowd = crowd
-        self._behaviour = crowd.behaviour(crowd.requests[index])
+    def __init__(self, population: Population, index: int, due_s: float) -> None:
+        self._population = population
+        self._behaviour = population.behaviour(population.requests[index])
         self._index = index
         self._due_s = due_s
         self._placements = 0
@@ -125,44 +125,46 @@ class _Call:
         self._timer: Timer | None = None
 
     def send(self) -> None:
-        crowd = self._crowd
-        crowd.attempts += 1
-        gateway = crowd.gateways[(self._index + self._attempt) % len(crowd.gateways)]
+        population = self._population
+        population.attempts += 1
+        gateway = population.gateways[(self._index + self._attempt) % len(population.gateways)]
         self._request_id = RequestId(f"{self._index}.{self._attempt}")
-        crowd.clock.after(crowd.network.client_s, self._arrive, gateway)
+        population.clock.after(population.network.client_s, self._arrive, gateway)
         timeout_s = self._behaviour.timeout_s
         if timeout_s is not None:
-            self._timer = crowd.clock.after(timeout_s, self._give_up, gateway)
+            self._timer = population.clock.after(timeout_s, self._give_up, gateway)
 
     def _arrive(self, gateway: SimulatedGateway) -> None:
-        crowd = self._crowd
-        asked, behaviour = crowd.requests[self._index], self._behaviour
-        request = crowd.prompts.request(
+        population = self._population
+        asked, behaviour = population.requests[self._index], self._behaviour
+        request = population.prompts.request(
             self._index,
             self._request_id,
             bounds_output=behaviour.bounds_output,
-            slo_ttft_s=crowd.slo.ttft_due_s(asked.input_tokens) if behaviour.tells_slo else None,
+            slo_ttft_s=population.slo.ttft_due_s(asked.input_tokens)
+            if behaviour.tells_slo
+            else None,
             address=behaviour.address,
         )
         gateway.arrive(request, asked.output_tokens, self)
 
     def _give_up(self, gateway: SimulatedGateway) -> None:
-        delay_s = self._crowd.network.client_s
-        self._crowd.clock.after(delay_s, gateway.client_gone, self._request_id)
+        delay_s = self._population.network.client_s
+        self._population.clock.after(delay_s, gateway.client_gone, self._request_id)
 
     def answered(self, answer: Answer) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        crowd = self._crowd
+        population = self._population
         self._placements += answer.placements
         if self._tries_again(answer):
             wait_s = self._wait_s(answer)
             self._attempt += 1
-            wait_s += crowd.network.client_s
-            crowd.expect(crowd.clock.now_s + wait_s)
-            crowd.clock.after(wait_s, self.send)
+            wait_s += population.network.client_s
+            population.expect(population.clock.now_s + wait_s)
+            population.clock.after(wait_s, self.send)
             return
-        crowd.ended(self, self._record(answer))
+        population.ended(self, self._record(answer))
 
     def _tries_again(self, answer: Answer) -> bool:
         if self._attempt >= self._behaviour.retries_max:
@@ -171,15 +173,18 @@ class _Call:
         return timed_out or answer.status in _RETRIED
 
     def _wait_s(self, answer: Answer) -> float:
-        crowd = self._crowd
+        population = self._population
         if self._behaviour.backoff is Backoff.NONE:
             return 0.0
         wait_s = min(BACKOFF_S_MAX, BACKOFF_S * 2.0**self._attempt)
-        jittered_s = wait_s * (1 - 0.25 * crowd.rng.random())
+        jittered_s = wait_s * (1 - 0.25 * population.rng.random())
         return max(jittered_s, answer.retry_after_s or 0.0)
 
     def _record(self, answer: Answer) -> RequestRecord:
-        request, client_s = self._crowd.requests[self._index], self._crowd.network.client_s
+        request, client_s = (
+            self._population.requests[self._index],
+            self._population.network.client_s,
+        )
         finished = answer.end is EndCause.FINISHED
         e2e_s = answer.ended_s + client_s - self._due_s
         ttft_s = None

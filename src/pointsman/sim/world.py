@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from pointsman.core.ids import NodeName
 from pointsman.core.options import SchedulerOptions
 from pointsman.sim.checkers import check_over, check_running
-from pointsman.sim.clients import Crowd
+from pointsman.sim.clients import Population
 from pointsman.sim.clock import Clock
 from pointsman.sim.faults import Faults
 from pointsman.sim.gateway import SimulatedGateway
@@ -98,7 +98,7 @@ class _World:
         self._watches = self._watch(Random(f"watch {seed}"))
         Faults(self._clock, named, self._watches).schedule(scenario.faults)
         self._sampler = Sampler(self._clock, self._nodes, self._gateways, self._span_s / SAMPLES)
-        self._crowd = Crowd(
+        self._population = Population(
             self._clock,
             self._gateways,
             requests,
@@ -113,13 +113,13 @@ class _World:
 
     def run(self, on_progress: Callable[[float], None] | None) -> None:
         self._clock.at(0.0, self._sampler.begin)
-        self._clock.at(0.0, self._crowd.begin)
+        self._clock.at(0.0, self._population.begin)
         self._clock.at(0.0, self._check, self._span_s / CHECKS)
         if on_progress is not None:
             self._clock.at(0.0, self._progress, on_progress)
         self._clock.at(STALLED_S, self._stop_if_stalled)
         self._clock.run()
-        check_over(self._gateways, self._nodes, self._watches, self._crowd, self._clock.now_s)
+        check_over(self._gateways, self._nodes, self._watches, self._population, self._clock.now_s)
 
     def replayed(self) -> ReplayedRun:
         return ReplayedRun(
@@ -127,9 +127,9 @@ class _World:
             policy=self._policy,
             seed=self._seed,
             duration_s=self._last_s,
-            records=tuple(record for record in self._crowd.records if record is not None),
+            records=tuple(record for record in self._population.records if record is not None),
             series=self._sampler.series(),
-            attempts=self._crowd.attempts,
+            attempts=self._population.attempts,
             held=sum(gateway.scheduler.stats.held for gateway in self._gateways),
             preemptions=sum(node.preemptions for node in self._nodes),
             decision_s=tuple(s for gateway in self._gateways for s in gateway.decision_s),
@@ -155,7 +155,7 @@ class _World:
         self._clock.after(lag_s + _SETTLE_S, self._clock.stop)
 
     def _stop_if_stalled(self) -> None:
-        due_s = self._crowd.busy_until_s + STALLED_S
+        due_s = self._population.busy_until_s + STALLED_S
         if due_s > self._clock.now_s:
             self._clock.at(due_s, self._stop_if_stalled)
         else:
@@ -166,7 +166,7 @@ class _World:
         self._clock.after(interval_s, self._check, max(interval_s, self._clock.now_s))
 
     def _progress(self, on_progress: Callable[[float], None]) -> None:
-        on_progress(self._crowd.done / len(self._crowd.records))
+        on_progress(self._population.done / len(self._population.records))
         self._clock.after(self._span_s / PROGRESS, self._progress, on_progress)
 
 
