@@ -6,7 +6,7 @@ import pytest
 from pointsman.core.calibration import PRIOR
 from pointsman.core.decision import Candidate
 from pointsman.core.errors import EndCause, FailureKind
-from pointsman.core.limits import PREFILL_MEMORY_S
+from pointsman.core.limits import PREFILL_MEMORY_S, RETURN_MEMORY_S
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.row import Row
 from tests.support.driver import Driver, request
@@ -135,6 +135,22 @@ def test_decoding_is_interrupted_by_as_much_as_prefills_took_of_late() -> None:
     assert seen(driver, "b").interrupted_s == 0.0
     driver.now_s += 10 * PREFILL_MEMORY_S
     assert seen(driver, "a").interrupted_s == pytest.approx(0.0, abs=1e-3)
+
+
+def test_work_is_in_the_way_of_those_who_come_back() -> None:
+    """To a node that holds their prefix; who came for nothing that is cached may go elsewhere."""
+    driver, text = two_nodes(), "a long prompt " * 400
+    driver.serve("r1", text)  # on a, which holds it from then on
+    driver.serve("r2", "another " * 600)  # on b
+    idle = seen(driver, "b")
+    assert seen(driver, "a").stall_s == pytest.approx(idle.stall_s) == idle.work_s
+    driver.serve("r3", text)
+    row = seen(driver, "a")
+    back = row.stall_s / row.work_s - 1
+    assert back == pytest.approx(2 * row.work_s / RETURN_MEMORY_S, rel=0.1)
+    assert seen(driver, "b").stall_s == pytest.approx(idle.work_s)
+    driver.now_s += 10 * RETURN_MEMORY_S
+    assert seen(driver, "a").stall_s == pytest.approx(row.work_s, rel=1e-6)
 
 
 def test_dynamo_holds_what_is_in_flight_and_nothing_else() -> None:

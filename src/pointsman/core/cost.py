@@ -11,7 +11,7 @@ output tokens, B requests in flight there holding K tokens, and the node's learn
                   (0 where the lease fits; of those that are held a node gets its share)
     running_s   = what is left of the requests in flight, half of their output on average
     uncached_s  = L·prefill + ½·L²·attention                    (work_s if nothing were cached)
-    stall_s     = work_s · (B + 1)                              (imposed on the others)
+    stall_s     = work_s · (B + 1 + 2·R·work_s)                 (imposed on the others)
     slowdown_s  = ½ · O · (sequence + kv_token·L) · B / (1 - p) (imposed on the others)
     interrupted_s = decode_s · p / (1 - p)
 
@@ -20,6 +20,8 @@ sequence that decodes there, and a longer batch makes every step longer. p is th
 that the node spent on prefills of late: what decodes there stands still for as much of the time
 to come. The one more that stall_s counts is the next to arrive: without it, work on an idle node
 would be free, and a burst of siblings would compute their prefix once on every idle node.
+R is how many come back in a second to what the node holds, and cannot go elsewhere: R·work_s of
+them find the prefill before them, and each waits half of it, at about 4 for a second.
 `dispatch` is latency and not work: requests that wait behind each other do not add it up.
 """
 
@@ -83,7 +85,7 @@ def costs(
         0.0 if fits else _kv_wait_s(node, account, blocks, held_ahead, decode_s),
         decode_s,
         decode_s * (interruptions - 1),
-        work_s * (batch + 1),
+        work_s * (batch + 1 + 2 * node.returns_per_s(now_s) * work_s),
         0.5 * output * per_sequence_s * batch * interruptions,
         running_s(node, known),
         uncached_s,

@@ -30,7 +30,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     kv_wait_s         until enough KV blocks are free
     decode_s          its own output, undisturbed
     interrupted_s     what later prefills are expected to take from that
-    stall_s           what its prefill takes from the requests that decode there and the next
+    stall_s           what its prefill takes from the requests that decode there and the next ones
     slowdown_s        what its decoding takes from them
     running_s         what is left to decode of the requests there
     uncached_s        what `work_s` would be if nothing were cached

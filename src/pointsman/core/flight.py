@@ -65,6 +65,7 @@ class Flight:
             new_tokens=row.new_tokens,
             attention=row.attention,
             prefill_s=row.work_s,
+            hit_share=row.hit_tokens / (row.hit_tokens + row.new_tokens),
             kv_tokens=demand.prompt_tokens + demand.output_tokens // 2,
             output_tokens=demand.output_tokens,
         )

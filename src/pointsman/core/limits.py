@@ -106,6 +106,10 @@ PREFILL_MEMORY_S: Final = 40.0
 long as an answer, so that it is a forecast and not the last prefill's echo. 15 to 80 s serve
 about as well."""
 
+RETURN_MEMORY_S: Final = 120.0
+"""How long a request that came for what a node holds counts in the rate at which such come: a few
+turns of a conversation or an agent."""
+
 TICK_S_MAX: Final = 1.0
 """Between ticks, at most: what expires without an event does so at least this exactly."""
 

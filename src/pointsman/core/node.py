@@ -19,6 +19,7 @@ from pointsman.core.limits import (
     LEARN_INTERVAL_S,
     NODE_CONCURRENCY_MAX,
     PREFILL_MEMORY_S,
+    RETURN_MEMORY_S,
     HealthRules,
 )
 from pointsman.core.placement import Work
@@ -76,6 +77,7 @@ class Node:
         self.queue_s = 0.0
         self.prefilled_s = 0.0
         self._prefilled_lately_s = Faded()
+        self._returned_lately = Faded()
         self.kv_tokens = 0
         self.output_tokens = 0
         self.prefills: dict[RequestId, Work] = {}  # that are not over, oldest first
@@ -147,6 +149,11 @@ class Node:
         """Share of its time that went to prefills of late."""
         return self._prefilled_lately_s.at(now_s, PREFILL_MEMORY_S) / PREFILL_MEMORY_S
 
+    def returns_per_s(self, now_s: float) -> float:
+        """How often requests came of late for what it holds: one counts as the share of its prompt
+        that is cached here. They will come again, wherever there is less to do."""
+        return self._returned_lately.at(now_s, RETURN_MEMORY_S) / RETURN_MEMORY_S
+
     def learns(self, now_s: float) -> bool:
         """Whether a sample that ends now is worth learning from: all until the speeds are
         known, then one in `LEARN_INTERVAL_S`."""
@@ -164,6 +171,7 @@ class Node:
         self.prefills[request_id] = work
         self.calibration.tried(now_s, idle=not self.inflight)
         self.condition.placed(request_id)
+        self._returned_lately.add(work.hit_share, now_s, RETURN_MEMORY_S)
         self.inflight += 1
         self.waiting += 1
         self.queue_tokens += work.new_tokens

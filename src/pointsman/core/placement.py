@@ -73,12 +73,14 @@ class Route(msgspec.Struct, frozen=True, gc=False):
 class Work(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What one request adds to its node until it settles. Booked once, unbooked once.
 
-    `prefill_s` is work, without the engine's fixed latency: it adds up in a queue.
+    `prefill_s` is work, without the engine's fixed latency: it adds up in a queue. `hit_share` is
+    what the node holds of the prompt.
     """
 
     new_tokens: int
     attention: float
     prefill_s: float
+    hit_share: float
     kv_tokens: int
     output_tokens: int
 
