@@ -163,6 +163,16 @@ def test_engines_are_distinct(tmp_path: Path) -> None:
     ]
 
 
+def test_the_ranks_of_a_server_have_one_key(tmp_path: Path) -> None:
+    ranks = [
+        f"  - {{url: 'http://a:1#{rank}', api_key: '{key}'}}\n"
+        for rank, key in enumerate(("k", "", "k", "j"))
+    ]
+    (found,) = problems(tmp_path, "engines:\n" + "".join(ranks))
+    message = "engines[3].api_key: another entry for http://a:1 has another key"
+    assert (found.line, found.message) == (5, message)
+
+
 def test_a_file_without_engines_does_not_start(tmp_path: Path) -> None:
     assert "no engines" in problems(tmp_path, "policy: round_robin\n")[0].message
     assert "no engines" in problems(tmp_path, "")[0].message

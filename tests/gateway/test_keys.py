@@ -1,6 +1,7 @@
 """Keys: who comes in, what each may do, and that every slot comes back on every way out."""
 
 import asyncio
+import gzip
 import hmac
 import json
 import logging
@@ -273,6 +274,34 @@ async def test_engines_and_fronts_are_told_what_the_ceiling_left(
         for name, value in (("x-vllm-priority", vllm), ("x-pointsman-priority", front)):
             assert served.header(name) == value
             assert served.head.lower().count(name.encode()) == (value is not None)
+
+
+BODIES = {
+    "/v1/chat/completions": b'"messages":[]',
+    "/v1/messages": b'"max_tokens":1,"messages":[]',
+    "/v1/responses": b'"input":"x"',
+    "/v1/completions": b'"prompt":"x"',
+    "/generate": b'"text":"x"',
+    "/v1/embeddings": b'"input":"x"',
+}
+
+
+@pytest.mark.parametrize(("path", "rest"), BODIES.items())
+async def test_the_ceiling_holds_on_every_route_however_a_body_is_sent(
+    path: str, rest: bytes
+) -> None:
+    late = b'{"model":"m","stream":true,"priority":5,%b}' % rest
+    soon = late.replace(b'"priority":5', b'"priority":5,"\\u0070riority":-5')
+    async with rig(answer_ok, options=guarded(priority_max=0)) as it:
+        for body, status in ((late, 200), (soon, 403)):
+            packed = gzip.compress(body)
+            head = post(path, b"", BEARER, "X-Vllm-Priority: -5", "Content-Encoding: gzip")
+            framing = b"Transfer-Encoding: chunked"
+            head = head.replace(b"Content-Length: 0", framing)
+            chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in packed) + b"0\r\n\r\n"
+            assert (await it.ask(head + chunks)).status == status
+        assert [served.body for served in it.engine.served] == [late]
+        assert it.engine.served[0].header("x-vllm-priority") == "0"
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ in use.
     metavar="ADDRESS",
     default=_FRONT.host,
     show_default=True,
-    help="Address that --front listens on.",
+    help="Address that --front listens on. Who reaches it needs no key of the engine's.",
 )
 @click.option(
     "--front-running",

@@ -10,7 +10,7 @@ from pointsman.cli.control_address import UnusableControl, control_address, read
 from pointsman.cli.messages import unknown_name
 from pointsman.cli.tokenizers import model_problems
 from pointsman.cli.yaml_reader import Document, Problem, Rejected, read, read_text
-from pointsman.engines.adapters.address import kv_events_problem, url_problem
+from pointsman.engines.adapters.address import kv_events_problem, server_of, url_problem
 from pointsman.engines.adapters.keys import key_problem
 
 COMMENTS_S_MIN = 0.25
@@ -100,13 +100,19 @@ def _contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str
 
 
 def duplicates(engines: Sequence[Engine]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Where an engine has the address or the name of one before it, and the sentence for it."""
+    """Where an engine has the address or the name of one before it, or another key for the same
+    server, and the sentence for it."""
     seen_urls: dict[str, int] = {}
     seen_names: dict[str, int] = {}
+    seen_keys: dict[str, str] = {}
     for index, engine in enumerate(engines):
         if (first := seen_urls.setdefault(engine.url.rstrip("/"), index)) != index:
             text = f"engines[{index}].url: {engine.url} is engines[{first}] already"
             yield ("engines", index, "url"), text
+        server, key = server_of(engine.url), engine.api_key
+        if key and seen_keys.setdefault(server, key) != key:
+            text = f"engines[{index}].api_key: another entry for {server} has another key"
+            yield ("engines", index, "api_key"), text
         name = engine_name(engine, index)
         if (first := seen_names.setdefault(name, index)) != index:
             text = f"engines[{index}].name: '{name}' is the name of engines[{first}] already"
