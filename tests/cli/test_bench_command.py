@@ -67,7 +67,7 @@ async def test_a_trace_is_replayed_and_reported(tmp_path: Path) -> None:
     ("options", "source"),
     [
         (("--rate", "400", "--speed", "2"), Source(trace="t", rate_rps=400, speed=2)),
-        (("--seed", "3", "--requests", "7"), Source(trace="t", limit=7)),
+        (("--seed", "3", "--limit", "7"), Source(trace="t", limit=7)),
     ],
 )
 async def test_a_trace_is_sent_as_a_replay_of_it_is_simulated(

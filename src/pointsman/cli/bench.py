@@ -26,6 +26,7 @@ from pointsman.cli.shared_options import (
     admin_url_option,
     html_option,
     json_option,
+    limit_option,
     names_in,
     window_option,
     workload_option,
@@ -63,7 +64,7 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     trace_file: Path | None
     workload: str | None
-    requests: int | None
+    limit: int | None
     window_s: tuple[float, float] | None
     concurrency: int | None
     rate_rps: float | None
@@ -86,7 +87,7 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
     epilog="""\b
 Try it:
   pointsman bench localhost:8080 --workload chat --concurrency 32
-  pointsman bench localhost:8080 --trace trace.jsonl.gz --requests 600 --speed 4 --html run.html
+  pointsman bench localhost:8080 --trace trace.jsonl.gz --limit 600 --speed 4 --html run.html
   pointsman bench localhost:8080 --workload shared-prefix --rate 8 \\
       --policy round_robin,marginal_cost --json runs.json --html runs.html
   pointsman compare monday.json runs.json
@@ -103,12 +104,7 @@ Exit codes: 0 done, 1 a request failed or the server cannot be used, 2 wrong usa
     help="Replay this trace: JSON lines, Mooncake's or Azure's format; gzipped or not.",
 )
 @workload_option(WORKLOADS, otherwise=f"  [default: {WORKLOAD_DEFAULT}]")
-@click.option(
-    "--requests",
-    type=POSITIVE,
-    metavar="N",
-    help=f"The first N.  [default: all of a trace, or {REQUESTS_DEFAULT} made up]",
-)
+@limit_option(REQUESTS_DEFAULT, "--requests")
 @window_option
 @click.option(
     "--concurrency", type=POSITIVE, metavar="N", help="Closed loop of so many conversations."
@@ -281,7 +277,7 @@ def _requests(options: BenchOptions) -> tuple[str, tuple[TrafficRequest, ...], t
     source = Source(
         rate_rps=options.rate_rps,
         window=window_of(options.window_s),
-        limit=options.requests,
+        limit=options.limit,
         speed=options.speed,
     )
     if options.trace_file is None:
@@ -290,7 +286,7 @@ def _requests(options: BenchOptions) -> tuple[str, tuple[TrafficRequest, ...], t
             source,
             workload=name,
             rate_rps=options.rate_rps or _ANY_RATE_RPS,
-            limit=options.requests or REQUESTS_DEFAULT,
+            limit=options.limit or REQUESTS_DEFAULT,
         )
     else:
         name, trace = options.trace_file.name, read_trace_file(options.trace_file)

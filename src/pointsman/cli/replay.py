@@ -19,6 +19,7 @@ from pointsman.cli.shared_options import (
     POSITIVE,
     html_option,
     json_option,
+    limit_option,
     window_option,
     workload_option,
 )
@@ -108,12 +109,7 @@ usage.
     help="Poisson arrivals, per second.  [default: a trace's own; of a workload "
     f"{RATE_PER_NODE_RPS:g} a node]",
 )
-@click.option(
-    "--limit",
-    type=POSITIVE,
-    metavar="N",
-    help=f"The first N requests.  [default: all of a trace, or {REQUESTS_DEFAULT:,} made up]",
-)
+@limit_option(REQUESTS_DEFAULT)
 @window_option
 @click.option(
     "--seed",

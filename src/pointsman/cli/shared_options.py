@@ -118,6 +118,18 @@ def workload_option(names: Iterable[str], *, otherwise: str = "") -> Callable[[C
     )
 
 
+def limit_option(made_up: int, *other_names: str) -> Callable[[Command], Command]:
+    """How many requests; `made_up` are sent of those that no trace has."""
+    return click.option(
+        "--limit",
+        *other_names,
+        "limit",
+        type=POSITIVE,
+        metavar="N",
+        help=f"The first N requests.  [default: all of a trace, or {made_up:,} made up]",
+    )
+
+
 window_option = click.option(
     "--window-s", type=float, nargs=2, metavar="A B", help="Only arrivals from second A to B."
 )
