@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.core.condition import Condition
-from pointsman.core.errors import FailureKind
+from pointsman.core.errors import FAILURE_WORDS, FailureKind
 from pointsman.core.health import SERVING, TRANSITIONS, Cause, Health, Step, Turn
 from pointsman.core.health_limits import SLOW_SAMPLES
 from pointsman.core.ids import RequestId
@@ -75,7 +75,11 @@ def test_failures_in_a_row_raise_suspicion_and_then_take_a_node_out() -> None:
     assert (patient.state(), patient.condition.weight) == (Health.SUSPECT, 0.25)
     patient.fail()
     assert (patient.state(), patient.condition.cause) == (Health.OPEN, Cause.ERRORS)
-    assert patient.condition.detail == "requests fail: error"
+    assert patient.condition.detail == "requests fail: it answers with an error of its own (5xx)"
+
+
+def test_every_failure_has_words_for_the_operator() -> None:
+    assert set(FAILURE_WORDS) == set(FailureKind)
 
 
 def test_a_success_between_failures_starts_the_count_again() -> None:

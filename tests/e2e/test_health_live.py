@@ -53,7 +53,7 @@ async def test_an_engine_that_fails_every_request_is_out_though_its_health_is_go
         assert {answer.status for answer in answers} == {200}, "each is answered by another"
         node = await until(cluster, "engine-1", "open", asking=True)
         assert (node["health_cause"], node["weight"]) == ("errors", 0.0)
-        assert node["health_detail"] == "requests fail: error"
+        assert node["health_detail"] == "requests fail: it answers with an error of its own (5xx)"
         answers = await ask_each(cluster, "mended", 8)
         assert "engine-1" not in {answer.node for answer in answers}
         await cluster.simulate(bad, reset=True)

@@ -16,8 +16,9 @@ from pointsman.core.policies import catalog
 def check(file: Path) -> None:
     """Check a configuration file without starting anything.
 
-    Prints ok, or every problem as FILE:LINE:COLUMN: MESSAGE. ${NAME} is read from the
-    environment, ${NAME:-VALUE} has a default, $$ is a dollar sign.
+    Prints ok, or each problem as FILE:LINE:COLUMN: MESSAGE. Values are compared with each other
+    once every key is known and has the right type. ${NAME} is read from the environment,
+    ${NAME:-VALUE} has a default, $$ is a dollar sign.
     """
     try:
         config = config_file.load(file, os.environ, catalog.names(), opens_tokenizers=True)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from statistics import median
 
-from pointsman.core.errors import FailureKind
+from pointsman.core.errors import FAILURE_WORDS, FailureKind
 from pointsman.core.health import SERVING, TRANSITIONS, Cause, Health, Step, Turn
 from pointsman.core.health_limits import (
     HALF_OPEN_CHOOSY_S,
@@ -167,7 +167,7 @@ class Condition:
         """A request came to nothing there, before its first byte or after it (`began`).
         `spared`: there is nobody else, so it stays in service."""
         cause = Cause.UNREACHABLE if kind is FailureKind.UNREACHABLE else Cause.ERRORS
-        self._fail(cause, detail or f"requests fail: {kind}", now_s, spared, began)
+        self._fail(cause, detail or f"requests fail: {FAILURE_WORDS[kind]}", now_s, spared, began)
 
     def blamed(self, cause: Cause, detail: str, now_s: float, *, spared: bool) -> None:
         """Somebody says that it does not do what it should: as good as a failed request."""

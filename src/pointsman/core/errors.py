@@ -198,6 +198,17 @@ FAILURE_REASONS: dict[FailureKind, Reason] = {
 }
 """What the client is told when an attempt failed and no other may be made."""
 
+FAILURE_WORDS: dict[FailureKind, str] = {
+    FailureKind.UNREACHABLE: "nobody answers there",
+    FailureKind.CLOSED: "it closes connections without an answer, or in the middle of one",
+    FailureKind.TIMEOUT: "no first byte in time (timeouts.first_byte_s)",
+    FailureKind.BUSY: "it says that it is busy",
+    FailureKind.ERROR: "it answers with an error of its own (5xx)",
+    FailureKind.BROKEN: "its answers are not HTTP",
+    FailureKind.RECALLED: "taken back",
+}
+"""What an operator is told of a node on which attempts failed like this."""
+
 
 class EndCause(StrEnum):
     """How a request ended, for logs, metrics and the ledger."""
