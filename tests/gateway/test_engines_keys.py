@@ -67,6 +67,20 @@ async def test_a_client_hears_of_keys_only_if_it_is_its_own(
         assert (b"Unauthorized" in reply.body) is (status == 401)
 
 
+async def test_not_even_a_long_refusal_of_our_key_reaches_a_client() -> None:
+    """Some say it back: 'Incorrect API key provided: …'."""
+
+    async def says_it_back(served: Served) -> None:
+        told = served.header("authorization") or ""
+        await served.reply(401, told.encode() * 100_000)
+
+    keys = EngineKeys()
+    async with rig(says_it_back, engine_keys=keys) as it:
+        keys.hold({it.engine.url: "wrong"})
+        reply = await it.ask(post("/v1/completions", BODY))
+        assert (reply.status, b"wrong" in reply.body) == (502, False)
+
+
 async def test_another_engine_is_not_told() -> None:
     keys = EngineKeys()
     async with rig(answer_ok, answer_ok, engine_keys=keys) as it:

@@ -97,7 +97,7 @@ def keeps_answer(
     if is_promised:
         is_stream = upstream.status == 200 and is_event_stream(upstream.content_type)
         return is_failure or not is_stream
-    return is_failure and not is_too_long(upstream, options)
+    return is_failure and (wants_our_key(upstream, options) or not is_too_long(upstream, options))
 
 
 def _is_nodes_failure(upstream: UpstreamConnection, options: GatewayOptions) -> bool:
