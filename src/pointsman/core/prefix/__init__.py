@@ -8,8 +8,8 @@ Nodes that publish KV events tell what they hold: `insert` and `remove`. All oth
 guessed from our own placements: `credit`, evicted least recently used first and tail first
 when the node's own KV capacity is full, as the engine itself does it.
 
-Reading order: index (the index), match (who holds a chain), holder (one node's blocks and the
-order of their use), table (hash -> holders). Imports `ids` and `limits` only. Owned by the
+Reading order: index (the index), match (who holds a chain), sole (blocks that one node alone
+holds), holder (one node's blocks and the order of their use), table (hash -> holders). Imports `ids` and `limits` only. Owned by the
 scheduler's thread.
 
 How a block is stored, and why so. Under eviction a dict takes up to 120 bytes an item, so

@@ -124,13 +124,9 @@ class Holder:
         run = self._runs[stamp]
         hashes = run.hashes
         dead = array("Q") if run.dead is None else run.dead
-        for block in blocks:
-            if hashes[-1] == block:
-                hashes.pop()
-                self._table.run_hashes -= 1
-            else:
-                dead.append(block)
-                self._table.run_hashes += 1
+        popped = _pop_common(hashes, blocks)
+        dead.extend(blocks[popped:])
+        self._table.run_hashes += len(blocks) - 2 * popped
         if 2 * len(dead) >= len(hashes):
             self._drop_dead(run, dead, stamp)
         elif dead:
@@ -175,12 +171,8 @@ class Holder:
     def _drop_dead(self, run: Run, dead: "array[int]", stamp: int) -> None:
         """Rewrite a run most of whose blocks are dead, or drop it if all are. Nothing is looked
         up in the table: each place there is far away in memory."""
-        live, before, places = array("Q"), len(run.hashes) + len(dead), Counter(dead)
-        for block in run.hashes:
-            if places.get(block):
-                places[block] -= 1  # of one that came again the earlier place
-            else:
-                live.append(block)
+        before = len(run.hashes) + len(dead)
+        live = _without(run.hashes, dead)
         run.hashes, run.dead = live, None
         self._table.run_hashes += len(live) - before
         if not live:
@@ -207,3 +199,27 @@ class Holder:
         assert live == held, f"slot {self.number} holds a block that nothing can evict"
         hashes = sum(len(run.hashes) + len(run.dead or ()) for run in self._runs.values())
         return len(self._runs), hashes
+
+
+def _pop_common(hashes: "array[int]", blocks: Sequence[int]) -> int:
+    """Take off the end of `hashes` the first of `blocks`, as long as they are there: how many."""
+    popped = 0
+    while popped < len(blocks) and hashes and hashes[-1] == blocks[popped]:
+        hashes.pop()
+        popped += 1
+    return popped
+
+
+def _without(hashes: "array[int]", dead: "array[int]") -> "array[int]":
+    """`hashes` but for the dead: of one that came again, but for the earlier place."""
+    gone = frozenset(dead)
+    live = array("Q", [block for block in hashes if block not in gone])
+    if len(live) + len(dead) == len(hashes):
+        return live
+    live, places = array("Q"), Counter(dead)
+    for block in hashes:
+        if places.get(block):
+            places[block] -= 1
+        else:
+            live.append(block)
+    return live

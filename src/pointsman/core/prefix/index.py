@@ -9,6 +9,7 @@ from pointsman.core.ids import BlockHash, Slot
 from pointsman.core.limits import INDEX_BYTES_MAX, NODES_MAX
 from pointsman.core.prefix.holder import Holder
 from pointsman.core.prefix.match import match, slots
+from pointsman.core.prefix.sole import enter, take_out
 from pointsman.core.prefix.table import SLOT_MASK, WAY_MASK, BlockTable, shrink
 
 _EVICTED_AT_ONCE = 256  # blocks taken from the fullest holder before looking for it again
@@ -227,6 +228,20 @@ class PrefixIndex:
 
     def _hold(self, holder: Holder, hashes: Sequence[BlockHash], stamp: int) -> list[BlockHash]:
         """Let `holder` hold `hashes` in the run `stamp`; returns those it did not hold."""
+        fresh = enter(self._table.ways, hashes, stamp)
+        self._table.distinct += fresh
+        added = list(hashes[:fresh])
+        if fresh < len(hashes):
+            added += self._hold_with_others(holder, hashes[fresh:], stamp)
+        holder.blocks += len(added)
+        holder.digest = reduce(xor, added, holder.digest)
+        self._table.take_room(len(added))
+        return added
+
+    def _hold_with_others(
+        self, holder: Holder, hashes: Sequence[BlockHash], stamp: int
+    ) -> list[BlockHash]:
+        """`_hold`, where others or `holder` itself may hold some of them."""
         ways, shared, bit = self._table.ways, holder.shared, holder.bit
         added: list[BlockHash] = []
         fresh = 0
@@ -249,9 +264,6 @@ class PrefixIndex:
                 self._table.shared += 1
             added.append(block)
         self._table.distinct += fresh
-        holder.blocks += len(added)
-        holder.digest = reduce(xor, added, holder.digest)
-        self._table.take_room(len(added))
         return added
 
     def _share(self, block: int, stamp: int) -> int:
@@ -273,32 +285,18 @@ class PrefixIndex:
         self, holder: Holder, hashes: Sequence[int], only: int | None
     ) -> dict[int, list[int]]:
         """Take `hashes` off the table, as far as `holder` held them: by the run they were in."""
-        ways, shared, number, bit = self._table.ways, holder.shared, holder.number, holder.bit
-        released: dict[int, list[int]] = {}
-        last = 0  # blocks that nobody holds any more
-        for block in hashes:
-            table = ways[block & WAY_MASK]
-            value = table.get(block, 0)
-            if value < 0:
-                stamp = value if ~value & SLOT_MASK == number else 0
-            else:
-                stamp = shared[block] if value & bit else 0
-            if not stamp or (only is not None and stamp != only):
-                continue
-            if value < 0:
-                del table[block]
-                last += 1
-            else:
+        taken, several = take_out(self._table.ways, hashes, holder.number, only)
+        self._table.distinct -= sum(map(len, taken.values()))
+        for block in several:
+            value = self._table.value(block)
+            stamp = holder.stamp(block, value)
+            if stamp and (only is None or stamp == only):
                 self._unshare(holder, block, value)
-            if stamp in released:
-                released[stamp].append(block)
-            else:
-                released[stamp] = [block]
-        self._table.distinct -= last
-        for blocks in released.values():
+                taken.setdefault(stamp, []).append(block)
+        for blocks in taken.values():
             holder.blocks -= len(blocks)
             holder.digest = reduce(xor, blocks, holder.digest)
-        return released
+        return taken
 
     def _unshare(self, holder: Holder, block: int, value: int) -> None:
         """Leave `block` to the other holders in its mask `value`."""
