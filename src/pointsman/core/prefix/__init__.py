@@ -9,8 +9,8 @@ guessed from our own placements: `credit`, evicted least recently used first and
 when the node's own KV capacity is full, as the engine itself does it.
 
 Reading order: index (the index), match (who holds a chain), sole (blocks that one node alone
-holds), holder (one node's blocks and the order of their use), table (hash -> holders). Imports `ids` and `limits` only. Owned by the
-scheduler's thread.
+holds), holder (one node's blocks and the order of their use), table (hash -> holders). Imports
+`ids` and `limits` only. Owned by the scheduler's thread.
 
 How a block is stored, and why so. Under eviction a dict takes up to 120 bytes an item, so
 one that names every block, and another for each node with the times of use, take 200 bytes
