@@ -29,6 +29,18 @@ Try it:
   pointsman explain --prompt 'Which track?'        where this would go now
   pointsman explain --body request.json --json     the same for a whole request, as JSON
 
+\b
+Columns, of each candidate:
+  hit, new   tokens of the prompt that it has cached, and that it would have to compute
+  running    requests there
+  queue      ms until it can begin with this one
+  prefill    ms to compute the prompt's new tokens
+  kv wait    ms until it has memory for it
+  decode     ms for the answer, as long as answers have been of late
+  stall      ms for which its other requests, and the next to come, would stand still in all
+  slowed     ms by which they would be slower afterwards, in all
+  score      what the policy makes of these; lower is better
+
 Exit codes: 0 shown, 1 no such decision, 2 wrong usage or no admin plane.
 """
 )
