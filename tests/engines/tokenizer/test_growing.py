@@ -36,15 +36,25 @@ CUT = (
 )
 """Of Llama 3's kind."""
 
+LAST = (
+    "{%- for message in messages -%}"
+    "{{- '<|im_start|>' + message['role'] + '\n' + message['content'] -}}"
+    "{%- if (loop.last and add_generation_prompt) or not loop.last -%}"
+    "{{- '<|im_end|>' + '\n' -}}{%- endif -%}{%- endfor -%}"
+    "{%- if add_generation_prompt and messages[-1]['role'] != 'assistant' -%}"
+    "{{- '<|im_start|>assistant\n' -}}{%- endif -%}"
+)
+"""vLLM's own."""
+
 SILENT = (
     "{% set loop_messages = messages %}{% for m in loop_messages %}{% if m.role == 'tool' %}"
     "{% continue %}{% endif %}<|im_start|>{{ m.content }}{% endfor %}"
 )
 
-ITEMWISE = {"chatml": CHATML, "system": SYSTEM, "cut": CUT, "silent": SILENT}
+ITEMWISE = {"chatml": CHATML, "system": SYSTEM, "cut": CUT, "last": LAST, "silent": SILENT}
 
 NOT_ITEMWISE = {
-    "last": "{% for m in messages %}{{ m.content }}{% if not loop.last %},{% endif %}{% endfor %}",
+    "next": "{% for m in messages %}{{ loop.nextitem.role }}{% endfor %}",
     "place": "{% for m in messages %}{{ loop.index0 % 2 }}{{ m.content }}{% endfor %}",
     "place in a loop": "{% for m in messages %}{% for i in range(loop.index) %}-{% endfor %}"
     "{% endfor %}",

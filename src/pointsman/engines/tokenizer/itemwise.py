@@ -47,7 +47,7 @@ KNOWN: Any = _Known()
 
 
 class Itemwise:
-    """A template that has been rewritten. `leading` messages are never to be known."""
+    """A template that has been rewritten. `leading` messages and the last are never to be known."""
 
     def __init__(self, template: Template, mark: str, leading: int) -> None:
         self.leading = leading
@@ -157,7 +157,7 @@ class _Reading:
         """Whether what it writes of a message depends on that one and on what stays the same."""
         return (
             all(self._is_used_locally(name) for name in self._names(self._aliases))
-            and all(self._knows_place_only_as_first(name) for name in self._names({"loop"}))
+            and all(self._knows_place_only_as_end(name) for name in self._names({"loop"}))
             and self.leading <= LEADING_MAX
             and not self._keeps_state(loop)
             and not self._is_moody(loop)
@@ -184,14 +184,16 @@ class _Reading:
                 return isinstance(self._parents[id(parent)], nodes.Assign) and self._is_cut(parent)
         return False
 
-    def _knows_place_only_as_first(self, name: nodes.Name) -> bool:
-        """Of a message's place only whether it is the first, which a known one never is."""
+    def _knows_place_only_as_end(self, name: nodes.Name) -> bool:
+        """Of a message's place only whether it is the first or the last: a known one is neither."""
         counts = self._loop_of(name)
         if counts is not None and not self._is_messages(counts.iter):
             return True  # a loop over something else, within a message
         match self._parents[id(name)]:
             case nodes.Getattr(attr="first") | nodes.Getitem(arg=nodes.Const(value="first")):
                 self.leading += 1
+                return True
+            case nodes.Getattr(attr="last") | nodes.Getitem(arg=nodes.Const(value="last")):
                 return True
         return False
 
