@@ -4,7 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.core.events import Placed
-from pointsman.core.hot_prefixes import HOT_PREFIXES_MAX, HOT_REQUESTS_MIN, HotPrefixes
+from pointsman.core.hot_prefixes import (
+    HOT_PREFIXES_MAX,
+    HOT_REQUESTS_MIN,
+    MODELS_MAX,
+    HotPrefixes,
+)
 from pointsman.core.ids import BlockHash, ModelName
 from pointsman.core.limits import HOT_HOLDERS_SLACK, HOT_MEMORY_S, HotPrefixRules
 from tests.support.driver import MODEL, Driver, request, teach
@@ -86,6 +91,14 @@ def test_counts_are_bounded_and_the_hottest_stay() -> None:
         hot.placed(BlockHash(block), MODEL, 16, 0.0, hits=False)
         assert len(hot) <= HOT_PREFIXES_MAX
     assert hot.hottest(1, 0.0)[0].block == HOT
+
+
+def test_models_that_come_and_go_are_bounded_and_the_hot_stay() -> None:
+    hot = counted(*[BlockHash(1)] * 20)
+    for number in range(2 * MODELS_MAX):
+        hot.placed(None, ModelName(f"adapter-{number}"), 0, 0.0, hits=True)
+        assert hot.models <= MODELS_MAX
+    assert [prefix.block for prefix in hot.hottest(1, 0.0)] == [1]
 
 
 @given(

@@ -6,7 +6,8 @@ import pytest
 from pointsman.core.calibration import PRIOR
 from pointsman.core.decision import Candidate
 from pointsman.core.errors import EndCause, FailureKind
-from pointsman.core.limits import PREFILL_MEMORY_S, RETURN_MEMORY_S
+from pointsman.core.events import RulesChanged
+from pointsman.core.limits import PREFILL_MEMORY_S, RETURN_MEMORY_S, HealthRules, Rules
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.row import Row
 from tests.support.driver import Driver, request
@@ -69,11 +70,18 @@ def test_failures_in_a_row() -> None:
         driver.fail(f"r{count}", FailureKind.UNREACHABLE)  # then it is placed on b
         driver.settle(f"r{count}", EndCause.CLIENT_GONE)
         driver.arrive(f"keeps the turn of b {count}")
-    failed = seen(driver, "a").failures + seen(driver, "b").failures
-    assert failed == 2
+    assert seen(driver, "a").unhealthy + seen(driver, "b").unhealthy == pytest.approx(2 / 3)
     for name in ("c1", "c2"):
         driver.serve(name)
-    assert seen(driver, "a").failures + seen(driver, "b").failures == 0
+    assert seen(driver, "a").unhealthy + seen(driver, "b").unhealthy == 0
+
+
+def test_failures_count_by_how_many_of_them_take_a_node_out() -> None:
+    driver = two_nodes()
+    driver.step(RulesChanged(Rules(health=HealthRules(request_failures_max=10))))
+    driver.arrive("r1")
+    driver.fail("r1", FailureKind.UNREACHABLE)
+    assert seen(driver, "a").unhealthy + seen(driver, "b").unhealthy == pytest.approx(1 / 10)
 
 
 @pytest.mark.parametrize(("late_s", "share"), [(1.0, 1.0), (1.1, 15 / 16)])

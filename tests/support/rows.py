@@ -27,7 +27,7 @@ def row(name: str, *, hit: int = 0, prompt: int = PROMPT_TOKENS, **terms: Any) -
         "block_tokens": 16,
         "concurrency_max": 100,
         "waiting": 0,
-        "failures": 0,
+        "unhealthy": 0.0,
         "slo_share": 1.0,
         "calibrated": True,
         "placed_order": 0,

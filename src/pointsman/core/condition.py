@@ -169,6 +169,11 @@ class Condition:
         cause = Cause.UNREACHABLE if kind is FailureKind.UNREACHABLE else Cause.ERRORS
         self._fail(cause, detail or f"requests fail: {FAILURE_WORDS[kind]}", now_s, spared, began)
 
+    @property
+    def unhealthy(self) -> float:
+        """0 to 1: its failures in a row, of those that take it out of service."""
+        return min(1.0, self.failures / self.rules.request_failures_max)
+
     def blamed(self, cause: Cause, detail: str, now_s: float, *, spared: bool) -> None:
         """Somebody says that it does not do what it should: as good as a failed request."""
         self._fail(cause, detail or "said to be not well", now_s, spared, False)

@@ -95,7 +95,7 @@ def costs(
         account.leased_share,
         node.concurrency_max,
         node.waiting,
-        node.condition.failures,
+        node.condition.unhealthy,
         node.slo_share,
         pace.calibrated,
         node.placed_order,

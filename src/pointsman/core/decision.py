@@ -39,7 +39,8 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     kv_share          of the node's KV blocks that are leased; 0 where its capacity is unknown
     concurrency_max   requests that may be in flight there
     waiting           requests there whose prefill is not over
-    failures          requests in a row that came to nothing there
+    unhealthy         0 to 1: requests in a row that came to nothing there, of those that take it
+                      out of service
     slo_share         of the requests with a bound on their first token, those that met it of late
     calibrated        whether the node's speeds are learned; they are assumed until then
     placed_order      when the node was last chosen: among equals the lowest is next
@@ -70,7 +71,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     kv_share: float
     concurrency_max: int
     waiting: int
-    failures: int
+    unhealthy: float
     slo_share: float
     calibrated: bool
     placed_order: int

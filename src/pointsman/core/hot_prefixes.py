@@ -26,6 +26,9 @@ HOT_REQUESTS_MIN: Final = 4.0
 HOT_PREFIXES_MAX: Final = 2_048
 """Boundaries counted: with 100 bytes each, 0.2 MB."""
 
+MODELS_MAX: Final = 2 * HOT_PREFIXES_MAX
+"""Models counted: twice as many as may have a boundary, so that making room is rare."""
+
 
 class HotPrefix(NamedTuple):
     """One prefix at one moment. `share` is of its model's requests, `tokens` its length,
@@ -61,6 +64,8 @@ class HotPrefixes:
         node `hits`, that is holds it."""
         total = self._totals.get(model)
         if total is None:
+            if len(self._totals) >= MODELS_MAX:
+                self._forget_models()
             total = self._totals[model] = Faded()
         total.add(1.0, now_s, self._memory_s)
         if block is None:
@@ -113,8 +118,18 @@ class HotPrefixes:
         kept = [(b, p) for b, p in self._prefixes.items() if counts[b] > median]
         self._prefixes = dict(kept[: HOT_PREFIXES_MAX // 2])
 
+    def _forget_models(self) -> None:
+        """All without a boundary: nothing is invested by their counts."""
+        counted = {prefix.model for prefix in self._prefixes.values()}
+        self._totals = {name: total for name, total in self._totals.items() if name in counted}
+
     def __len__(self) -> int:
         return len(self._prefixes)
+
+    @property
+    def models(self) -> int:
+        """Models counted."""
+        return len(self._totals)
 
 
 class _Prefix:

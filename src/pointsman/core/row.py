@@ -39,7 +39,7 @@ class Row:
         kv_share: float,
         concurrency_max: int,
         waiting: int,
-        failures: int,
+        unhealthy: float,
         slo_share: float,
         calibrated: bool,
         placed_order: int,
@@ -70,7 +70,7 @@ class Row:
         self.kv_share = kv_share
         self.concurrency_max = concurrency_max
         self.waiting = waiting
-        self.failures = failures
+        self.unhealthy = unhealthy
         self.slo_share = slo_share
         self.calibrated = calibrated
         self.placed_order = placed_order
@@ -114,7 +114,7 @@ class Row:
             self.kv_share,
             self.concurrency_max,
             self.waiting,
-            self.failures,
+            self.unhealthy,
             self.slo_share,
             self.calibrated,
             self.placed_order,

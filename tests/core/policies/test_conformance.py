@@ -45,7 +45,7 @@ def fields(draw: st.DrawFn) -> list[Row]:
             uncached_s=work_s + draw(seconds),
             kv_share=draw(share),
             slo_share=draw(share),
-            failures=draw(st.integers(0, 5)),
+            unhealthy=draw(share),
             fits=draw(st.booleans()),
             placed_order=i + 1,
             calibrated=calibrated,

@@ -38,7 +38,7 @@ class TestWeightedScore:
             row("leased", kv_share=0.5),
             row("queued", waiting=4),
             row("busy", inflight=60),
-            row("failing", failures=1),
+            row("failing", unhealthy=1 / 3),
             row("late", slo_share=0.75),
         )
         assert got == pytest.approx(
@@ -81,7 +81,7 @@ class TestWeightedScoreJffc:
             WeightedScoreJffc(),
             row("cached", hit=400),
             row("used", kv_share=0.5, waiting=2),
-            row("sick", failures=3, slo_share=0.5),
+            row("sick", unhealthy=1.0, slo_share=0.5),
             row("late", slo_share=0.5),
         )
         assert got == pytest.approx(

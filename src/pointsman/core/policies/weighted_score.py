@@ -6,7 +6,7 @@
                 ten requests that wait for their first token, whichever is largest
     cache gain  hit ratio · fade, fade = 1 up to a load of 0.7, then falling to 0 at 1: a
                 cached prompt is worth little on a node that cannot begin it
-    unhealthy   requests in a row that could not reach the node, of those that take it down
+    unhealthy   requests in a row that came to nothing there, of those that take it out of service
     recent SLO  share of first tokens that came within their request's own bound; 1 where no
                 request had one
 
@@ -18,7 +18,6 @@ equal, so that nodes which differ by a request or an SLO missed long ago take tu
 from collections.abc import Sequence
 from random import Random
 
-from pointsman.core.limits import REQUEST_FAILURES_MAX
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Stateless, hit_ratio, load_share
 from pointsman.core.policies.pick import pick
@@ -50,12 +49,7 @@ def _score(row: Row) -> float:
     fade = min(1.0, (1 - load) / (1 - FADES_FROM))
     return (
         LOAD_WEIGHT * load
-        + HEALTH_WEIGHT * unhealthy(row)
+        + HEALTH_WEIGHT * row.unhealthy
         - CACHE_WEIGHT * hit_ratio(row) * fade
         - SLO_WEIGHT * row.slo_share
     )
-
-
-def unhealthy(row: Row) -> float:
-    """0 to 1: how near the node is to being taken down by requests that cannot reach it."""
-    return min(1.0, row.failures / REQUEST_FAILURES_MAX)
