@@ -71,7 +71,7 @@ def decision(request_id: RequestId) -> Decision:
         kv_share=0.0,
         concurrency_max=256,
         waiting=0,
-        failures=0,
+        unhealthy=0.0,
         slo_share=1.0,
         calibrated=True,
         placed_order=0,
