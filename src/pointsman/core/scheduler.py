@@ -105,11 +105,12 @@ class Scheduler(SchedulerState):
         if len(self._bookings) >= FLIGHTS_MAX:
             refusal = Refusal(Reason.QUEUE_FULL, f"{FLIGHTS_MAX} requests are in flight.")
             return self._router.without_look(demand, refusal)
-        word = admission.examine(request, demand, now_s)
-        if word is not None:
-            return self._router.without_look(demand, word)
+        admission.count_arrival(request, now_s)
+        answer = admission.gate_answer(request, demand, now_s)
+        if answer is not None:
+            return self._router.without_look(demand, answer)
         route = self._route(attempt, demand, now_s)
-        hold = admission.behind_others(request, route)
+        hold = admission.newcomer_hold(request, route)
         return route if hold is None else route.but(hold)
 
     def _place(self, attempt: Attempt, route: Route, now_s: float) -> Effect:
@@ -134,7 +135,7 @@ class Scheduler(SchedulerState):
 
     def _hold(self, attempt: Attempt, route: Route, now_s: float) -> Held | Refused:
         prospect = self._admission.prospect(attempt.request, route.demand, now_s)
-        refusal = self._admission.not_to_be_held(attempt, prospect)
+        refusal = self._admission.hold_refusal(attempt, prospect)
         if refusal is not None:
             return self._refuse(attempt, route.but(refusal), now_s, prospect)
         decision = self._record(attempt, route, now_s, prospect=prospect)
@@ -257,7 +258,7 @@ class Scheduler(SchedulerState):
                 missed.append(waiting)  # the room it gave up is not for itself
                 continue
             route = self._route(attempt, self._router.demand(attempt.request), now_s, len(missed))
-            if self._admission.waits_on(route.answer):
+            if self._admission.means_waiting(route.answer):
                 missed.append(waiting)
                 urgent[model] = max(urgent.get(model, -PRIORITY_MAX), attempt.request.priority)
             else:
@@ -381,6 +382,6 @@ class Scheduler(SchedulerState):
         route = self._router.route(
             request, demand, self._policy, Random(0), tried=(), now_s=now_s, every_node=True
         )
-        word = self._admission.word(request, demand, now_s)
-        route = route if word is None else route.but(word)
+        answer = self._admission.gate_answer(request, demand, now_s)
+        route = route if answer is None else route.but(answer)
         return self._record(attempt, route, now_s, rows_max=None)

@@ -78,9 +78,10 @@ class SchedulerState:
         """Whether it would have to wait, in the queue or on any node. A client that gives up
         makes room, and is not to be the one who gets it."""
         demand = self._router.demand(request)
-        makes_wait = self._admission.makes_wait(request, demand, now_s)
+        if self._admission.is_contended(request, demand, now_s):
+            return True
         within_s = self.guard.rules.room_within_s
-        return makes_wait or self._router.is_contended(request, demand, now_s, within_s=within_s)
+        return self._router.is_contended(request, demand, now_s, within_s=within_s)
 
     def catch_up(self) -> None:
         """Credit the last placement now, since nobody waits for an answer at this moment."""

@@ -1,7 +1,8 @@
 """May it come in? All of it together: the gate, the central queue, and what waiting costs.
 
-The scheduler asks in this order: `examine` before routing; `hold` where the answer was to wait;
-then, whenever something ends, whose `turns` it is until nobody may pass.
+The scheduler asks in this order: the `gate_answer`; after routing, whether there is a
+`newcomer_hold` all the same; where the answer is to wait, the `hold_refusal` before it lets one
+`hold`; then, whenever something ends, whose `turns` it is until nobody may pass.
 """
 
 from collections import OrderedDict
@@ -55,22 +56,26 @@ class Admission:
         there = structs.replace(request, pool=pool)
         return there if self.loads.part(there).nodes else request
 
-    def examine(self, request: Request, demand: Demand, now_s: float) -> Hold | Refusal | None:
-        """The gate's word on a new request; None lets it pass to routing."""
-        self._arrived(request, now_s)
-        return self.word(request, demand, now_s)
+    def count_arrival(self, request: Request, now_s: float) -> None:
+        """A newcomer counts in the rate at which others overtake those who wait."""
+        rates = self._arrivals.get(request.model)
+        if rates is None:
+            rates = self._arrivals[request.model] = tuple(Rate() for _ in range(TIERS))
+            if len(self._arrivals) > _MODELS_MAX:
+                self._arrivals.popitem(last=False)
+        rates[tier(request.priority)].add(now_s)
 
-    def word(self, request: Request, demand: Demand, now_s: float) -> Hold | Refusal | None:
-        """The same of one that is only asked about."""
+    def gate_answer(self, request: Request, demand: Demand, now_s: float) -> Hold | Refusal | None:
+        """Why a request does not come to routing at all; None lets it pass. Changes nothing."""
         is_very_long = self.is_very_long(demand)
-        return self._gate.examine(request, is_very_long=is_very_long, now_s=now_s)
+        return self._gate.answer(request, is_very_long=is_very_long, now_s=now_s)
 
-    def behind_others(self, request: Request, route: Route) -> Hold | None:
+    def newcomer_hold(self, request: Request, route: Route) -> Hold | None:
         """Why a newcomer that routing has an answer for waits all the same: somebody as urgent
         waits for the very same nodes and none of them is idle, so that whoever happens to fit
         does not overtake; or no node is up, and one may come."""
         if isinstance(route.answer, Refusal):
-            return Hold("nodes: none is up yet") if self.waits_on(route.answer) else None
+            return Hold("nodes: none is up yet") if self.means_waiting(route.answer) else None
         if not len(self.held) or isinstance(route.answer, Hold):
             return None
         if any(row.inflight == 0 for row in route.rows):
@@ -80,17 +85,17 @@ class Admission:
             return None
         return Hold("queue: others have waited longer for this room")
 
-    def makes_wait(self, request: Request, demand: Demand, now_s: float) -> bool:
+    def is_contended(self, request: Request, demand: Demand, now_s: float) -> bool:
         """Whether there are nodes for it, and all the same it would wait or be refused if it were
         of normal priority at most, or anybody waits there already."""
         if not self.loads.part(request).nodes:
             return False
         modest = structs.replace(request, priority=min(request.priority, PRIORITY_NORMAL))
-        if self.word(modest, demand, now_s) is not None:
+        if self.gate_answer(modest, demand, now_s) is not None:
             return True
         return self.held.has_queue(request)
 
-    def not_to_be_held(self, attempt: Attempt, prospect: Prospect) -> Refusal | None:
+    def hold_refusal(self, attempt: Attempt, prospect: Prospect) -> Refusal | None:
         """Why it cannot wait with this prospect: the queue is full of others as urgent, or it
         would wait for longer than it may. Who was let in before is not judged by that again."""
         request = attempt.request
@@ -160,7 +165,7 @@ class Admission:
 
         return self.held.turns(may_pass)
 
-    def waits_on(self, answer: Choice | Hold | Refusal) -> bool:
+    def means_waiting(self, answer: Choice | Hold | Refusal) -> bool:
         """Whether who gets this answer is to wait: for room, or where that is allowed for a node
         to come up."""
         if isinstance(answer, Refusal):
@@ -196,14 +201,6 @@ class Admission:
         return self.prospect(request, Demand(1, 0), now_s).wait_s or 0.0
 
     # --- helpers -----------------------------------------------------------------------
-
-    def _arrived(self, request: Request, now_s: float) -> None:
-        rates = self._arrivals.get(request.model)
-        if rates is None:
-            rates = self._arrivals[request.model] = tuple(Rate() for _ in range(TIERS))
-            if len(self._arrivals) > _MODELS_MAX:
-                self._arrivals.popitem(last=False)
-        rates[tier(request.priority)].add(now_s)
 
     def _drain_per_s(self, request: Request) -> float | None:
         """Requests that its nodes take in a second; None where nothing is known of it."""

@@ -40,7 +40,7 @@ class Gate:
         """Judge by these from here on."""
         self._rules = rules
 
-    def examine(
+    def answer(
         self, request: Request, *, is_very_long: bool, now_s: float
     ) -> Hold | Refusal | None:
         """None lets it pass to routing."""
