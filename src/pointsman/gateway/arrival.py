@@ -17,7 +17,7 @@ from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.idempotency import Claim
 from pointsman.gateway.keys import Key
 from pointsman.gateway.routing import (
-    BodyRefused,
+    RequestRefused,
     core_request,
     decoded_body,
     known_by_prompt,
@@ -69,7 +69,7 @@ class Arrival:
         self._visit = None if key is None else Visit(key, shared)
 
     def read(self, request_id: RequestId, body: bytes) -> Request:
-        """What the scheduler is asked. Raises BodyRefused, BadRequest, KeyRefused."""
+        """What the scheduler is asked. Raises RequestRefused, BadRequest."""
         if self._head.idempotency_key:
             self._stake_claim(request_id, body)
         encoding = self._head.content_encoding
@@ -95,7 +95,7 @@ class Arrival:
         return request
 
     def _enter(self, request: Request, fields: RoutingFields) -> Request:
-        """Count it against its key's limits, if there are keys. Raises KeyRefused."""
+        """Count it against its key's limits, if there are keys. Raises RequestRefused."""
         if self._visit is None:
             return request
         return self._visit.enter(request, fields, self._head, replaces=self._replaces)
@@ -130,7 +130,7 @@ class Arrival:
         route = kept_route(self._head.path)
         keeper = None if route is None else self.placer.keeper(route.response_id)
         if route is None or keeper is None or self._is_anothers(keeper):
-            raise BodyRefused(Reason.RESPONSE_NOT_FOUND)
+            raise RequestRefused(Reason.RESPONSE_NOT_FOUND)
         self.model = keeper.model
         request = Request(
             id=request_id,
@@ -145,10 +145,10 @@ class Arrival:
         return self._enter(request, RoutingFields())
 
     def _check_kept(self, response_id: str | None) -> None:
-        """Refuse a turn that goes on from a response made with another key. Raises BodyRefused."""
+        """Raises RequestRefused for a turn that goes on from a response made with another key."""
         keeper = None if response_id is None else self.placer.keeper(response_id)
         if keeper is not None and self._is_anothers(keeper):
-            raise BodyRefused(Reason.RESPONSE_NOT_FOUND)
+            raise RequestRefused(Reason.RESPONSE_NOT_FOUND)
 
     def _is_anothers(self, keeper: Keeper) -> bool:
         """Whether the response was made with another key. Without keys it is everybody's."""

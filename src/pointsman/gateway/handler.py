@@ -28,10 +28,9 @@ from pointsman.gateway.keys import Key
 from pointsman.gateway.pools import Dial
 from pointsman.gateway.record import ended, exchange_record
 from pointsman.gateway.relay import Relay
-from pointsman.gateway.routing import BodyRefused
+from pointsman.gateway.routing import RequestRefused
 from pointsman.gateway.shared import Client, Shared
 from pointsman.gateway.upstream import NodePool, UpstreamConnection
-from pointsman.gateway.visit import KeyRefused
 from pointsman.wire.openai import BadRequest, Endpoint
 
 log = logging.getLogger(__name__)
@@ -83,7 +82,7 @@ class Handler:
             return
         try:
             request = self._arrival.read(self._exchange.request_id, body)
-        except (BodyRefused, KeyRefused) as refused:
+        except RequestRefused as refused:
             self._refuse(refused.reason, refused.detail, retry_after_s=refused.wait_s)
         except BadRequest as bad:
             self._refuse(Reason.BAD_REQUEST, bad.message, param=bad.param, code=bad.code)

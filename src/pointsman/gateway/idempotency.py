@@ -16,7 +16,7 @@ from xxhash import xxh3_128_digest
 
 from pointsman.core.errors import Reason
 from pointsman.core.ids import RequestId
-from pointsman.gateway.routing import BodyRefused
+from pointsman.gateway.routing import RequestRefused
 from pointsman.wire.openai import BadRequest
 
 HEADER = "Idempotency-Key"
@@ -48,7 +48,7 @@ class Claims:
     ) -> tuple[Claim, RequestId | None]:
         """This request's claim, and whose the key is: who has it keeps it until this one is let in
         and takes it `over`. A key that nobody has is this request's at once.
-        Raises BadRequest for what is no key, BodyRefused for another request than runs."""
+        Raises BadRequest for what is no key, RequestRefused for another request than runs."""
         if len(key) > KEY_CHARS_MAX:
             message = f"The header {HEADER} is longer than {KEY_CHARS_MAX} characters."
             raise BadRequest(message, HEADER)
@@ -58,7 +58,7 @@ class Claims:
             self._claims[client, key] = claim
             return claim, None
         if not _is_same(older, claim):
-            raise BodyRefused(Reason.IDEMPOTENCY_CONFLICT)
+            raise RequestRefused(Reason.IDEMPOTENCY_CONFLICT)
         return claim, older.request_id
 
     def over(self, claim: Claim) -> RequestId | None:

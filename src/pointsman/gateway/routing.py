@@ -34,41 +34,43 @@ _MODEL_CHARS_MAX: Final = 512
 _SLO_TTFT_MS_MAX: Final = 3_600_000.0
 
 
-class BodyRefused(Exception):  # noqa: N818 - named by whose fault it is
-    """The body's encoding is unknown, broken, or it is too large when decoded; or another body
-    runs under its Idempotency-Key."""
+class RequestRefused(Exception):  # noqa: N818 - named by whose fault it is
+    """The scheduler is never asked: the body cannot be decoded, another one runs under its
+    Idempotency-Key, the response that it goes on from is not there, or its API key does not let it
+    in. `wait_s` is when to come again, with jitter; None leaves that to the reason."""
 
-    def __init__(self, reason: Reason, detail: str = "") -> None:
+    def __init__(self, reason: Reason, detail: str = "", *, wait_s: float | None = None) -> None:
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
-        self.wait_s: float | None = None
+        self.wait_s = wait_s
 
 
 def decoded_body(encoding: bytes, body: bytes, bytes_max: int) -> bytes:
-    """The body without its content encoding. Raises BodyRefused.
+    """The body without its content encoding. Raises RequestRefused.
 
     Decoding stops at `bytes_max`, so a small body cannot blow up to a large one.
     """
     if encoding in (b"", b"identity"):
         return body
     if encoding not in (b"gzip", b"x-gzip", b"deflate"):
-        raise BodyRefused(Reason.ENCODING_UNSUPPORTED)
+        raise RequestRefused(Reason.ENCODING_UNSUPPORTED)
     try:
         return _inflated(body, bytes_max)
     except zlib.error:
-        raise BodyRefused(Reason.BAD_REQUEST, "The body does not decode as its encoding.") from None
+        detail = "The body does not decode as its encoding."
+        raise RequestRefused(Reason.BAD_REQUEST, detail) from None
 
 
 def _inflated(body: bytes, bytes_max: int) -> bytes:
     inflater = zlib.decompressobj(wbits=47)  # zlib or gzip, told apart by their heads
     data = inflater.decompress(body, bytes_max + 1)
     if len(data) > bytes_max:
-        raise BodyRefused(
+        raise RequestRefused(
             Reason.BODY_TOO_LARGE, f"The decoded body is larger than {bytes_max} bytes."
         )
     if not inflater.eof or inflater.unused_data:
-        raise BodyRefused(Reason.BAD_REQUEST, "The compressed body is cut short or has a tail.")
+        raise RequestRefused(Reason.BAD_REQUEST, "The compressed body is cut short or has a tail.")
     return data
 
 

@@ -10,6 +10,7 @@ from pointsman.core.errors import EndCause, Reason
 from pointsman.core.request import Outcome, Request
 from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.keys import Key
+from pointsman.gateway.routing import RequestRefused
 from pointsman.gateway.shared import Shared
 from pointsman.wire.openai import RoutingFields
 from pointsman.wire.priority import clamped
@@ -19,16 +20,6 @@ BYTES_PER_TOKEN = 4
 engine's own count corrects it."""
 
 _NOT_RUN = frozenset({EndCause.REFUSED, EndCause.ENGINE_REFUSED})
-
-
-class KeyRefused(Exception):  # noqa: N818 - named by whose fault it is
-    """The key does not let the request in; `wait_s` as in `Exceeded`, with jitter."""
-
-    def __init__(self, reason: Reason, detail: str = "", wait_s: float | None = None) -> None:
-        super().__init__(detail)
-        self.reason = reason
-        self.detail = detail
-        self.wait_s = wait_s
 
 
 class Visit:
@@ -42,20 +33,21 @@ class Visit:
     def enter(
         self, request: Request, fields: RoutingFields, head: RequestHead, *, replaces: bool
     ) -> Request:
-        """The request as its key lets it in, maybe in the place of another. Raises KeyRefused."""
+        """The request as its key lets it in, maybe in the place of another.
+        Raises RequestRefused."""
         rules = self._key.rules
         if rules.models and not self._key.allows(request.model):
-            raise KeyRefused(Reason.MODEL_NOT_ALLOWED)
+            raise RequestRefused(Reason.MODEL_NOT_ALLOWED)
         # The body goes to the engine as it is, and some would go by this field: lower is sooner.
         if fields.priority is not None and clamped(-fields.priority) > rules.priority_max:
             detail = f"The key's bodies may have a 'priority' of {-rules.priority_max} or more."
-            raise KeyRefused(Reason.PRIORITY_NOT_ALLOWED, detail)
+            raise RequestRefused(Reason.PRIORITY_NOT_ALLOWED, detail)
         tokens = _estimate(request.prompt)
         exceeded = self._key.quota.enter(tokens, self._shared.now_s(), replaces=replaces)
         if exceeded is not None:
             wait_s = exceeded.wait_s
             told_s = None if wait_s is None else jittered_s(wait_s, self._shared.rng)
-            raise KeyRefused(exceeded.reason, exceeded.detail, told_s)
+            raise RequestRefused(exceeded.reason, exceeded.detail, wait_s=told_s)
         self._reserved = tokens
         return self._under_its_rules(request, head)
 
