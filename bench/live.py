@@ -25,7 +25,7 @@ import uvloop
 
 from bench.live_table import OURS, Contender, Cores, Simulated, show
 from bench.live_twin import (
-    SLO_TTFT_S,
+    SLO,
     network,
     prefill_load,
     scenario,
@@ -195,7 +195,7 @@ async def _measure(one: Running, engines: Fleet, traffic: Slice, fleet: FleetPla
             policy=one.gateway.kind,
             started_at=started_at,
             duration_s=load.duration_s,
-            slo_ttft_s=SLO_TTFT_S,
+            slo=SLO,
             workload=traffic.workload,
             load=traffic.load,
             records=tuple(records),

@@ -19,8 +19,9 @@ from pointsman.report.summary import Summary, summarize_records
 from pointsman.sim import Scenario, simulate
 from pointsman.sim.scenario import Clients, Index, Knowledge, Network, NodeGroup
 from pointsman.traffic.request import TrafficRequest
+from pointsman.traffic.slo import Slo
 
-SLO_TTFT_S = 2.0
+SLO = Slo()
 WOBBLE_S = 0.005
 LOOPBACK_S = 0.0002
 """One way, between two processes of one machine."""
@@ -101,7 +102,7 @@ def _simulated(
 ) -> Summary:
     cluster = replace(cluster, knowledge=Knowledge(index=twin.index))
     run = simulate(cluster, wobbled(requests, seed=seed), policy=twin.policy, seed=seed)
-    return summarize_records(run.records, duration_s=run.duration_s, slo_ttft_s=SLO_TTFT_S)
+    return summarize_records(run.records, duration_s=run.duration_s, slo=SLO)
 
 
 def wobbled(requests: Sequence[TrafficRequest], *, seed: int) -> list[TrafficRequest]:

@@ -24,6 +24,7 @@ from pointsman.report.summary import Summary
 from pointsman.sim.scenario import Index
 from pointsman.traffic.outcome import Outcome, RequestRecord
 from pointsman.traffic.request import TrafficRequest, summarize
+from pointsman.traffic.slo import Slo
 
 FLEET = FleetPlan(engines=3, profile="8b-h100", kv_blocks=1_000, speed=2.0)
 QUIET = Cores(cores=2, client=0.1, router=0.1, engines=0.3, machine=0.6)
@@ -156,7 +157,7 @@ def _contender(
         policy=kind,
         started_at="",
         duration_s=1.0,
-        slo_ttft_s=2.0,
+        slo=Slo(),
         workload=Workload(name="", seed=0, traffic=summarize(()), ideal_hit_ratio=None),
         load=Load(mode=LoadMode.OPEN),
         records=(record,),

@@ -3,8 +3,9 @@
 from pointsman.report.replay.numbers import RunNumbers, numbers
 from pointsman.report.replay.study import ORACLE, ScenarioReport, SeedResult, Study, Sweep
 from pointsman.traffic.outcome import Outcome, RequestRecord
-from pointsman.traffic.replayed import NodeSeries, ReplayedRun, Series, Slo
+from pointsman.traffic.replayed import NodeSeries, ReplayedRun, Series
 from pointsman.traffic.request import TrafficRequest, summarize
+from pointsman.traffic.slo import Slo
 
 SERIES = Series(
     times_s=(0.0, 1.0, 2.0),

@@ -20,7 +20,8 @@ from pointsman.report.replay.subset import Subset
 from pointsman.report.replay.table import print_study
 from pointsman.report.replay.timeline import timeline
 from pointsman.traffic.outcome import Outcome, RequestRecord
-from pointsman.traffic.replayed import ReplayedRun, Slo
+from pointsman.traffic.replayed import ReplayedRun
+from pointsman.traffic.slo import Slo
 from tests.report import replay_studies
 
 WINDOWS = {"early": (0.0, 5.0), "late": (5.0, float("inf"))}

@@ -9,7 +9,8 @@ from pointsman.report.replay.numbers import CURVE_POINTS_MAX, SERIES_POINTS_MAX,
 from pointsman.report.replay.spread import Estimate, estimate, student_t
 from pointsman.report.replay.study import ORACLE
 from pointsman.report.rows import seconds
-from pointsman.traffic.replayed import NodeSeries, ReplayedRun, Series, Slo
+from pointsman.traffic.replayed import NodeSeries, ReplayedRun, Series
+from pointsman.traffic.slo import Slo
 from tests.report.replay_studies import record, replayed, run_numbers, scenario
 
 

@@ -26,6 +26,7 @@ from pointsman.report.summary import CAUSES_MAX, Quantiles, summarize_records
 from pointsman.report.table import print_comparison, print_run
 from pointsman.traffic.outcome import Outcome, RequestRecord
 from pointsman.traffic.request import summarize
+from pointsman.traffic.slo import Slo
 
 needs_matplotlib = pytest.mark.skipif(find_spec("matplotlib") is None, reason="no matplotlib")
 
@@ -74,7 +75,7 @@ def run(label: str = "one", records: tuple[RequestRecord, ...] = RECORDS, **fiel
         policy=None,
         started_at="2025-01-01T00:00:00+00:00",
         duration_s=10.0,
-        slo_ttft_s=2.0,
+        slo=Slo(),
         workload=Workload(name="w", seed=0, traffic=summarize([]), ideal_hit_ratio=0.5),
         load=Load(mode=LoadMode.CLOSED, concurrency=4),
         records=records,
@@ -102,15 +103,21 @@ def test_numbers_by_hand() -> None:
     ]
 
 
+def test_a_long_prompt_may_take_longer_and_slow_tokens_are_not_good() -> None:
+    long = msgspec.structs.replace(ok(0, ttft_s=3.9), input_tokens=4_000)
+    slow = msgspec.structs.replace(ok(1, ttft_s=0.1), tpot_s=0.11)
+    assert run(records=(long, ok(2, ttft_s=2.1), slow)).summary().goodput_rps == 0.1
+
+
 def test_nothing_is_unknown_and_not_zero() -> None:
     summary = run(records=()).summary()
     assert (summary.ttft_s, summary.hit_ratio, summary.nodes) == (None, None, ())
-    assert summarize_records([], duration_s=0, slo_ttft_s=1).throughput_rps == 0
+    assert summarize_records([], duration_s=0, slo=Slo()).throughput_rps == 0
 
 
 def test_causes_are_bounded() -> None:
     many = [failure(index, f"cause {index:02}") for index in range(CAUSES_MAX + 5)]
-    groups = summarize_records(many, duration_s=1, slo_ttft_s=1).error_groups
+    groups = summarize_records(many, duration_s=1, slo=Slo()).error_groups
     assert len(groups) == CAUSES_MAX + 1
     assert (groups[-1].cause, groups[-1].requests) == ("other", 5)
 
@@ -120,7 +127,7 @@ def test_runs_survive_their_file() -> None:
     encoded = encode_runs(runs)
     assert decode_runs(encoded) == runs
     document = msgspec.json.decode(encoded)
-    assert document["schema"] == SCHEMA == "pointsman.bench/1"
+    assert document["schema"] == SCHEMA == "pointsman.bench/2"
     assert document["runs"][0]["summary"]["ttft_s"]["p50"] == 0.3
     assert document["runs"][0]["records"][0]["outcome"] == "ok"
 
@@ -130,9 +137,10 @@ def test_runs_survive_their_file() -> None:
     [
         b"",
         b"[]",
-        b'{"schema":"pointsman.bench/9","runs":[]}',
         b'{"schema":"pointsman.bench/1","runs":[]}',
-        b'{"schema":"pointsman.bench/1","runs":[{}]}',
+        b'{"schema":"pointsman.bench/9","runs":[]}',
+        b'{"schema":"pointsman.bench/2","runs":[]}',
+        b'{"schema":"pointsman.bench/2","runs":[{}]}',
     ],
 )
 def test_other_files_are_refused_with_a_remedy(data: bytes) -> None:
@@ -163,6 +171,9 @@ def test_runs_that_differ_are_called_out() -> None:
     other = run("two", load=Load(mode=LoadMode.OPEN, rate_rps=1.0))
     assert differences([run(), run("same")]) == []
     assert differences([run(), other]) == ["two and one differ in arrivals: ratios mislead"]
+    assert differences([run(), run("two", slo=Slo(ttft_s=1.0))]) == [
+        "two and one differ in SLO: ratios mislead"
+    ]
 
 
 def test_tables_say_what_there_is() -> None:

@@ -12,8 +12,9 @@ from pointsman.loadgen.completion import CompletionExchange
 from pointsman.loadgen.runner import Endpoint, LoadOptions, LoadRun
 from pointsman.sim.scenario import Backoff, Scenario
 from pointsman.traffic.outcome import RequestRecord
-from pointsman.traffic.replayed import ReplayedRun, Slo
+from pointsman.traffic.replayed import ReplayedRun
 from pointsman.traffic.request import TrafficRequest
+from pointsman.traffic.slo import Slo
 from tests.support.live_bed import LiveBed, live_bed
 
 TIMEOUT_S = 120.0

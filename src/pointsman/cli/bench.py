@@ -28,6 +28,7 @@ from pointsman.cli.shared_options import (
     json_option,
     limit_option,
     names_in,
+    slo_options,
     window_option,
     workload_option,
 )
@@ -47,8 +48,8 @@ from pointsman.report.run import (
 from pointsman.report.table import print_comparison, print_run
 from pointsman.traffic.ideal import ideal_hit_ratio
 from pointsman.traffic.outcome import RequestRecord
-from pointsman.traffic.replayed import Slo
 from pointsman.traffic.request import TrafficRequest, summarize
+from pointsman.traffic.slo import Slo
 from pointsman.traffic.source import WORKLOADS, Source, stream
 
 REQUESTS_DEFAULT = 200
@@ -77,7 +78,7 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     timeout_s: float
     connections: int
-    slo_ttft_s: float
+    slo: Slo
     label: str | None
     json_file: str | None
     html_file: Path | None
@@ -168,14 +169,7 @@ Exit codes: 0 done, 1 a request failed or the server cannot be used, 2 wrong usa
     show_default=True,
     help="At once, at most.",
 )
-@click.option(
-    "--slo-ttft-s",
-    type=ABOVE_ZERO,
-    metavar="SECONDS",
-    default=Slo().ttft_s,
-    show_default=True,
-    help="Goodput counts answers whose first token came within this.",
-)
+@slo_options
 @click.option(
     "--label", metavar="TEXT", help="Name of the run.  [default: the policy, or what is sent]"
 )
@@ -256,7 +250,7 @@ def _plan(options: BenchOptions) -> Plan:
         limits=ClientLimits(
             connections_max=_connections(options.connections), timeout_s=options.timeout_s
         ),
-        slo_ttft_s=options.slo_ttft_s,
+        slo=options.slo,
     )
 
 

@@ -16,6 +16,7 @@ from pointsman.loadgen.runner import Endpoint, LoadOptions, LoadRun
 from pointsman.report.run import Load, Run, Workload
 from pointsman.traffic.outcome import RequestRecord
 from pointsman.traffic.request import TrafficRequest
+from pointsman.traffic.slo import Slo
 
 POLICY_PATH = "/pointsman/v1/policy"
 
@@ -42,7 +43,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str | None
     endpoint: Endpoint
     limits: ClientLimits
-    slo_ttft_s: float
+    slo: Slo
 
 
 OnRecord = Callable[[RequestRecord], None]
@@ -102,7 +103,7 @@ async def _run(
         policy=policy,
         started_at=started_at,
         duration_s=load.duration_s,
-        slo_ttft_s=plan.slo_ttft_s,
+        slo=plan.slo,
         workload=plan.workload,
         load=plan.load,
         records=tuple(records),

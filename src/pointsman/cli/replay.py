@@ -20,6 +20,7 @@ from pointsman.cli.shared_options import (
     html_option,
     json_option,
     limit_option,
+    slo_options,
     window_option,
     workload_option,
 )
@@ -29,10 +30,7 @@ from pointsman.report.replay.document import encode_study
 from pointsman.report.replay.page import render_study
 from pointsman.report.replay.table import print_study
 from pointsman.sim.scenario import Index
-from pointsman.traffic.replayed import Slo
 from pointsman.traffic.source import REQUESTS_DEFAULT, WORKLOADS
-
-_SLO = Slo()
 
 
 @click.command(
@@ -118,30 +116,7 @@ usage.
     help="Of everything; from 1 on it also moves a trace's arrivals a little.  [default: 0]",
 )
 @click.option("--seeds", type=POSITIVE, metavar="N", help="S to S+N-1, with confidence intervals.")
-@click.option(
-    "--slo-ttft-s",
-    type=ABOVE_ZERO,
-    metavar="SECONDS",
-    default=_SLO.ttft_s,
-    show_default=True,
-    help="Good is a first token within this …",
-)
-@click.option(
-    "--slo-ttft-s-per-token",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    default=_SLO.ttft_s_per_token,
-    show_default=True,
-    help="… and this for each prompt token,",
-)
-@click.option(
-    "--slo-tpot-s",
-    type=ABOVE_ZERO,
-    metavar="SECONDS",
-    default=_SLO.tpot_s,
-    show_default=True,
-    help="and every further token within this on average.",
-)
+@slo_options
 @click.option(
     "--oracle/--no-oracle",
     default=True,

@@ -23,8 +23,8 @@ from pointsman.report.replay.expectation import Expectation
 from pointsman.sim.scenario import Clients, Index, Knowledge, NodeGroup, Scenario
 from pointsman.traffic.ideal import ideal_hit_ratio
 from pointsman.traffic.mix import mixed, seed_of_part
-from pointsman.traffic.replayed import Slo
 from pointsman.traffic.request import TrafficRequest
+from pointsman.traffic.slo import Slo
 from pointsman.traffic.source import Source, stream
 from pointsman.traffic.trace import Trace
 
@@ -65,9 +65,7 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     window_s: tuple[float, float] | None
     seed: int | None
     seeds: int | None
-    slo_ttft_s: float
-    slo_ttft_s_per_token: float
-    slo_tpot_s: float
+    slo: Slo
     oracle: bool
     sweep: bool
     sweep_target: float
@@ -206,11 +204,7 @@ def _case(options: ReplayOptions, name: str, source: Source) -> Case:
         gateways=options.gateways or 1,
         knowledge=Knowledge(index=index),
         clients=Clients(closed_loop=options.closed_loop),
-        slo=Slo(
-            ttft_s=options.slo_ttft_s,
-            ttft_s_per_token=options.slo_ttft_s_per_token,
-            tpot_s=options.slo_tpot_s,
-        ),
+        slo=options.slo,
     )
 
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ import click
 from pointsman.core.policies import catalog
 from pointsman.engines.adapters.keys import key_problem
 from pointsman.engines.compute_model import PROFILE_DEFAULT, PROFILES
+from pointsman.traffic.slo import Slo
 
 ENGINE_KEY_VARIABLE = "POINTSMAN_ENGINE_KEY"
 ADMIN_URL = "http://127.0.0.1:8081"
@@ -128,6 +130,50 @@ def limit_option(made_up: int, *other_names: str) -> Callable[[Command], Command
         metavar="N",
         help=f"The first N requests.  [default: all of a trace, or {made_up:,} made up]",
     )
+
+
+_SLO = Slo()
+_SLO_OPTIONS = (
+    click.option(
+        "--slo-ttft-s",
+        type=ABOVE_ZERO,
+        metavar="SECONDS",
+        default=_SLO.ttft_s,
+        show_default=True,
+        help="Good is a first token within this …",
+    ),
+    click.option(
+        "--slo-ttft-s-per-token",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+        default=_SLO.ttft_s_per_token,
+        show_default=True,
+        help="… and this for each prompt token,",
+    ),
+    click.option(
+        "--slo-tpot-s",
+        type=ABOVE_ZERO,
+        metavar="SECONDS",
+        default=_SLO.tpot_s,
+        show_default=True,
+        help="and every further token within this on average.",
+    ),
+)
+
+
+def slo_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What goodput counts; the command is given it as `slo`."""
+
+    @wraps(command)
+    def with_slo(
+        *, slo_ttft_s: float, slo_ttft_s_per_token: float, slo_tpot_s: float, **given: Any
+    ) -> Any:
+        slo = Slo(ttft_s=slo_ttft_s, ttft_s_per_token=slo_ttft_s_per_token, tpot_s=slo_tpot_s)
+        return command(slo=slo, **given)
+
+    for option in reversed(_SLO_OPTIONS):
+        with_slo = option(with_slo)
+    return with_slo
 
 
 window_option = click.option(

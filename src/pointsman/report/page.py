@@ -11,6 +11,7 @@ from pointsman.report.rows import (
     compared,
     count,
     metrics,
+    objective,
     percent,
     rate,
     ratio,
@@ -97,6 +98,7 @@ def _run(run: Run, place: int, *, alone: bool) -> str:
             f"<{heading}>{escape(run.label)}</{heading}>",
             f'<p class="sub">{escape(_workload_line(run))}</p>',
             f'<p class="sub">{escape(where)}</p>',
+            f'<p class="sub">{escape(objective(run.slo))}</p>',
             *(f'<p class="note">{escape(note)}</p>' for note in notes),
             _tiles(summary),
             _latency_table(summary),
@@ -126,7 +128,7 @@ def _workload_line(run: Run) -> str:
 def _tiles(summary: Summary) -> str:
     """Value, name and one line of context each."""
     ttft, e2e = summary.ttft_s, summary.e2e_s
-    met = f"{percent(summary.slo_attainment)} in {seconds(summary.slo_ttft_s)}"
+    met = f"{percent(summary.slo_attainment)} in the SLO"
     tiles = (
         (count(summary.ok), "requests ended well", f"of {count(summary.requests)}"),
         (count(summary.errors), "errors", f"{summary.interrupted} interrupted"),
@@ -186,7 +188,7 @@ def _figures(run: Run, summary: Summary, place: int, *, alone: bool) -> Iterable
     if run.records:
         yield figure(
             "Time to first token over time",
-            "One dot a request, when it was due; dashed: the objective; crosses: errors",
+            "One dot a request, when it was due; crosses: errors; dashed: due for a mean prompt",
             plots.ttft_over_time(run, name=f"over-time-{place}"),
             wide=True,
         )

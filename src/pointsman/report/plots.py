@@ -86,7 +86,8 @@ def ttft_over_time(run: Run, *, name: str) -> str:
             logarithmic(axes, "y")
         else:
             axes.set_ylim(bottom=0)
-        axes.axhline(run.slo_ttft_s, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), alpha=0.5)
+        due_s = run.slo.ttft_due_s(round(run.workload.traffic.input_tokens_mean))
+        axes.axhline(due_s, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), alpha=0.5)
         seconds_axis(axes.yaxis)
         seconds_axis(axes.xaxis)
         return drawing.svg()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from pointsman.report.summary import Quantiles, Summary
+from pointsman.traffic.slo import Slo
 
 UNKNOWN = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -47,6 +48,14 @@ def rate(value: float) -> str:
 def shown(value: float | None, show: Callable[[float], str]) -> str:
     """The value, or a dash where it is unknown."""
     return UNKNOWN if value is None else show(value)
+
+
+def objective(slo: Slo) -> str:
+    """What goodput counts."""
+    return (
+        f"SLO: TTFT ≤ {seconds(slo.ttft_s)} + {seconds(slo.ttft_s_per_token)} a prompt token, "
+        f"TPOT ≤ {seconds(slo.tpot_s)}"
+    )
 
 
 def metrics() -> Sequence[Metric]:

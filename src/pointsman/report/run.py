@@ -9,8 +9,9 @@ import msgspec
 from pointsman.report.summary import Summary, summarize_records
 from pointsman.traffic.outcome import RequestRecord
 from pointsman.traffic.request import TrafficSummary
+from pointsman.traffic.slo import Slo
 
-SCHEMA = "pointsman.bench/1"
+SCHEMA = "pointsman.bench/2"
 """Fields may be added within a version; one that is renamed or dropped makes a new version."""
 
 
@@ -49,7 +50,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     policy: str | None
     started_at: str
     duration_s: float
-    slo_ttft_s: float
+    slo: Slo
     workload: Workload
     load: Load
     records: tuple[RequestRecord, ...]
@@ -61,7 +62,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return summarize_records(
             self.records,
             duration_s=self.duration_s,
-            slo_ttft_s=self.slo_ttft_s,
+            slo=self.slo,
             ideal_hit_ratio=self.workload.ideal_hit_ratio,
         )
 
@@ -74,6 +75,7 @@ def differences(runs: Sequence[Run]) -> list[str]:
             ("requests", run.workload.traffic, base.workload.traffic),
             ("arrivals", run.load, base.load),
             ("model", run.model, base.model),
+            ("SLO", run.slo, base.slo),
         ):
             if value != expected:
                 notes.append(f"{run.label} and {base.label} differ in {name}: ratios mislead")

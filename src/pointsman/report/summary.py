@@ -2,7 +2,7 @@
 
 quantile(q)   sorted[int(q * n)]
 throughput    requests that ended well / duration
-goodput       requests that ended well with TTFT <= the objective / duration
+goodput       requests that ended well and met the objective (`Slo.met`) / duration
 hit ratio     sum of cached prompt tokens / sum of prompt tokens, over the requests for which
               the engine reported both; None where it reported none (unknown is not zero)
 """
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from pointsman.traffic.outcome import Outcome, RequestRecord
+from pointsman.traffic.slo import Slo
 
 CAUSES_MAX = 20
 """Causes listed; what is left is summed up as `other`."""
@@ -59,7 +60,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     throughput_rps: float
     prompt_tokens_per_s: float
     completion_tokens_per_s: float
-    slo_ttft_s: float
+    slo: Slo
     goodput_rps: float
     slo_attainment: float
     ttft_s: Quantiles | None
@@ -77,13 +78,13 @@ def summarize_records(
     records: Sequence[RequestRecord],
     *,
     duration_s: float,
-    slo_ttft_s: float,
+    slo: Slo,
     ideal_hit_ratio: float | None = None,
 ) -> Summary:
     """Everything a report shows in numbers."""
     ok = [record for record in records if record.outcome is Outcome.OK]
     errors = sum(record.failed for record in records)
-    good = sum(record.ttft_s is not None and record.ttft_s <= slo_ttft_s for record in ok)
+    good = sum(map(slo.met, ok))
     per_s = 1 / duration_s if duration_s > 0 else 0.0
     answered = len(ok) + errors
     return Summary(
@@ -96,7 +97,7 @@ def summarize_records(
         prompt_tokens_per_s=sum(map(_prompt_tokens, ok)) * per_s,
         completion_tokens_per_s=sum(record.completion_tokens or record.chunks for record in ok)
         * per_s,
-        slo_ttft_s=slo_ttft_s,
+        slo=slo,
         goodput_rps=good * per_s,
         slo_attainment=good / answered if answered else 0.0,
         ttft_s=quantiles(record.ttft_s for record in ok),

@@ -12,6 +12,7 @@ from pointsman.report.rows import (
     compared,
     count,
     metrics,
+    objective,
     percent,
     rate,
     ratio,
@@ -68,10 +69,9 @@ def say(console: Console, markup: str) -> None:
     console.print(markup, highlight=False, soft_wrap=True)
 
 
-def _totals(run: Run, summary: Summary) -> tuple[str, str]:
-    """What happened; how good that was. Two lines, since one is wider than most terminals."""
+def _totals(run: Run, summary: Summary) -> tuple[str, str, str]:
+    """What happened; how good that was; by what. One line is wider than most terminals."""
     errors = f"[red]{summary.errors} errors[/red]" if summary.errors else "no errors"
-    objective = f"TTFT ≤ {seconds(summary.slo_ttft_s)}, {percent(summary.slo_attainment)}"
     hits, ideal = shown(summary.hit_ratio, percent), shown(summary.ideal_hit_ratio, percent)
     what = [
         f"{summary.ok} of {summary.requests} requests in {seconds(summary.duration_s)}",
@@ -83,10 +83,10 @@ def _totals(run: Run, summary: Summary) -> tuple[str, str]:
     if run.interrupted:
         what.append("stopped early")
     how = [
-        f"goodput {rate(summary.goodput_rps)} ({objective})",
+        f"goodput {rate(summary.goodput_rps)} ({percent(summary.slo_attainment)} in the SLO)",
         f"hit ratio {hits}, ideal {ideal}",
     ]
-    return " · ".join(what), " · ".join(how)
+    return " · ".join(what), " · ".join(how), objective(summary.slo)
 
 
 def _latencies(summary: Summary) -> Table:

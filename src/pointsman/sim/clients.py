@@ -12,8 +12,8 @@ from pointsman.sim.gateway import SimulatedGateway
 from pointsman.sim.prompts import Prompts
 from pointsman.sim.scenario import Backoff, Clients, Network
 from pointsman.traffic.outcome import Outcome, RequestRecord
-from pointsman.traffic.replayed import Slo
 from pointsman.traffic.request import TrafficRequest
+from pointsman.traffic.slo import Slo
 
 BACKOFF_S = 0.5
 BACKOFF_S_MAX = 60.0

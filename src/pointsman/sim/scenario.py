@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from pointsman.engines.compute_model import PROFILE_DEFAULT, Profile
-from pointsman.traffic.replayed import Slo
+from pointsman.traffic.slo import Slo
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]

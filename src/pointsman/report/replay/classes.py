@@ -13,7 +13,7 @@ from pointsman.report.replay.measure import is_lost, is_refused
 from pointsman.report.replay.subset import LENGTHS, Windows, length_of, priority_of
 from pointsman.report.summary import Quantiles, quantiles
 from pointsman.traffic.outcome import Outcome, RequestRecord
-from pointsman.traffic.replayed import Slo
+from pointsman.traffic.slo import Slo
 
 CLASSES_MAX = 12
 """Of one kind; the smallest are left out. More are no classes."""

@@ -23,7 +23,8 @@ from pointsman.report.replay.deviation import load_deviation
 from pointsman.report.replay.subset import Subset, Windows
 from pointsman.report.summary import hit_ratio, quantiles
 from pointsman.traffic.outcome import Outcome, RequestRecord
-from pointsman.traffic.replayed import NodeSeries, ReplayedRun, Series, Slo
+from pointsman.traffic.replayed import NodeSeries, ReplayedRun, Series
+from pointsman.traffic.slo import Slo
 
 _REFUSING = frozenset({408, 429, 503})
 """Statuses by which a gateway says that it will not; others say that something broke."""

@@ -20,7 +20,8 @@ from pointsman.report.replay.subset import Windows
 from pointsman.report.replay.timeline import Timeline, timeline
 from pointsman.report.summary import ErrorGroup, Quantiles, error_groups, hit_ratio, quantiles
 from pointsman.traffic.outcome import Outcome
-from pointsman.traffic.replayed import NodeSeries, ReplayedRun, Series, Slo
+from pointsman.traffic.replayed import NodeSeries, ReplayedRun, Series
+from pointsman.traffic.slo import Slo
 
 CURVE_POINTS_MAX = 240
 """Of a distribution: finer than a plot's pixels in most places, and its last point is the max."""

@@ -11,8 +11,8 @@ import msgspec
 from pointsman.report.replay.numbers import RunNumbers
 from pointsman.report.replay.spread import Estimate, estimate
 from pointsman.report.replay.verdict import Verdict
-from pointsman.traffic.replayed import Slo
 from pointsman.traffic.request import TrafficSummary
+from pointsman.traffic.slo import Slo
 
 Value = Callable[[RunNumbers], float | None]
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pointsman.report.replay.metrics import DEVIATIONS, ReplayMetric
 from pointsman.report.replay.study import ScenarioReport
-from pointsman.report.rows import TIMES, count, percent, rate, seconds, shown
+from pointsman.report.rows import TIMES, count, objective, percent, rate, shown
 
 
 def sent(scenario: ScenarioReport) -> str:
@@ -22,10 +22,8 @@ def sent(scenario: ScenarioReport) -> str:
 
 def asked(scenario: ScenarioReport) -> str:
     """The objective, and the best hit ratio that there could be."""
-    slo = scenario.slo
     return (
-        f"SLO: TTFT ≤ {seconds(slo.ttft_s)} + {seconds(slo.ttft_s_per_token)} a prompt token, "
-        f"TPOT ≤ {seconds(slo.tpot_s)}; hit ratio of one unbounded cache: "
+        f"{objective(scenario.slo)}; hit ratio of one unbounded cache: "
         f"{shown(scenario.seeds[0].ideal_hit_ratio, percent)}"
     )
 
