@@ -46,7 +46,7 @@ class ScriptedConfiguration:
 CONFIGURATION = ScriptedConfiguration()
 
 
-async def read_request(path: str, headers: Mapping[str, str], body: bytes) -> Request:
+async def would_ask(path: str, headers: Mapping[str, str], body: bytes) -> Request:
     fields = msgspec.json.decode(body)
     if "messages" not in fields:
         raise ValueError(f"{path}: messages are missing.")
@@ -64,7 +64,7 @@ async def admin(cluster: Cluster) -> AsyncIterator[Client]:
         cluster.fleet,
         decisions=cluster.decisions,
         registry=cluster.registry,
-        read_request=read_request,
+        would_ask=would_ask,
         before_scrape=lambda: None,
         gateway_state=GatewayState,
         key_states=lambda: (GatewayState(),),

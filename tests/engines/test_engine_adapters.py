@@ -7,10 +7,10 @@ import pytest
 from pointsman.core.events import ModelCard
 from pointsman.core.ids import ModelName
 from pointsman.engines.adapters import (
+    EngineReply,
     EngineTrouble,
     EventSource,
     NotReady,
-    Reply,
     describe,
     refresh,
 )
@@ -44,11 +44,11 @@ LLAMACPP: Mapping[str, bytes] = {
 
 
 def engine(bodies: Mapping[str, bytes], **statuses: int) -> Get:
-    async def get(path: str) -> Reply:
+    async def get(path: str) -> EngineReply:
         status = statuses.get(path.strip("/").replace("/", "_"))
         if status is not None:
-            return Reply(status, b"no")
-        return Reply(200, bodies[path]) if path in bodies else Reply(404, b"not found")
+            return EngineReply(status, b"no")
+        return EngineReply(200, bodies[path]) if path in bodies else EngineReply(404, b"not found")
 
     return get
 
@@ -100,9 +100,9 @@ async def test_what_cannot_serve_is_named(get: Get, cause: str) -> None:
 
 
 async def test_side_routes_may_fail() -> None:
-    async def get(path: str) -> Reply:
+    async def get(path: str) -> EngineReply:
         if path == "/v1/models":
-            return Reply(200, VLLM_MODELS)
+            return EngineReply(200, VLLM_MODELS)
         raise EngineTrouble("slow", timed_out=True)
 
     known = await describe(get, "h")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from pointsman.control.doctor import Case, Check, Diagnosis, Finding, Severity, Target, examine
+from pointsman.control.doctor import Check, Diagnosis, Finding, Scope, Severity, Target, examine
 from pointsman.engines.tokenizer import Pieces, load
 from tests.engines_live.conftest import Subject
 from tests.support.live_engines import LiveEngine, VllmServers
@@ -21,7 +21,7 @@ def targets(*engines: LiveEngine) -> tuple[Target, ...]:
 
 
 async def test_nothing_is_found_on_any_kind_of_engine(subject: Subject) -> None:
-    found = await examine(Case(targets=targets(subject.engine), wanted=("tiny",)))
+    found = await examine(Scope(targets=targets(subject.engine), wanted=("tiny",)))
     assert telling(found) == []
     [summary] = found.engines
     assert summary.kind == ("llamacpp" if subject.kind == "llamacpp" else "vllm")
@@ -32,7 +32,7 @@ async def test_two_vllm_servers_agree_with_our_token_ids(
     vllms: Sequence[LiveEngine], model: Path
 ) -> None:
     tokenizers = {"tiny": load(model, Pieces(0))}
-    found = await examine(Case(targets=targets(*vllms), tokenizers=tokenizers))
+    found = await examine(Scope(targets=targets(*vllms), tokenizers=tokenizers))
     assert telling(found) == []
 
 
@@ -40,7 +40,7 @@ async def test_a_vllm_that_caches_no_prefix_is_found(launcher: VllmServers) -> N
     engine = launcher.start("--no-enable-prefix-caching")
     try:
         engine.until_healthy()
-        found = await examine(Case(targets=targets(engine)))
+        found = await examine(Scope(targets=targets(engine)))
     finally:
         engine.kill()
     assert [each.check for each in telling(found)] == [Check.KV_CACHE]

@@ -73,13 +73,13 @@ class LiveNode:
 
     def _count_jobs(self, running: RunningEngine) -> None:
         engine, jobs = running.engine, self._jobs
-        named = engine.reply_id
+        named = engine.answer_id
 
         def counted(request: web.BaseRequest, prefix: str) -> str:
             jobs[request.headers.get("X-Request-Id", "")] += 1
             return named(request, prefix)
 
-        engine.reply_id = counted  # type: ignore[method-assign]  # the engine has no hook for it
+        engine.answer_id = counted  # type: ignore[method-assign]  # the engine has no hook for it
 
 
 class LiveBed:

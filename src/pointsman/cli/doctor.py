@@ -17,11 +17,11 @@ from pointsman.cli.tokenizers import ENGINE, load_model
 from pointsman.cli.wiring import engine_keys
 from pointsman.cli.yaml_reader import Rejected
 from pointsman.control.doctor import (
-    Case,
     Check,
     Diagnosis,
     EngineSummary,
     Finding,
+    Scope,
     Severity,
     Target,
     examine,
@@ -76,7 +76,7 @@ def doctor(
     if file is None and not (engines or gateway or admin):
         fail("nothing to examine: give -c FILE, --engine URL, --gateway URL or --admin URL")
     config = _configured(file, engines, model)
-    case = Case(
+    scope = Scope(
         targets=tuple(_target(e, i, config) for i, e in enumerate(config.engines)),
         tokenizers=_tokenizers(config),
         wanted=tuple(
@@ -88,7 +88,7 @@ def doctor(
         admin_url=_address("--admin", admin),
         probing=not no_probe,
     )
-    diagnosis = asyncio.run(_examined(case, shows_progress=not as_json and sys.stderr.isatty()))
+    diagnosis = asyncio.run(_examined(scope, shows_progress=not as_json and sys.stderr.isatty()))
     diagnosis = _with_own_findings(diagnosis, config)
     click.echo(_json(diagnosis) if as_json else _text(diagnosis))
     sys.exit(0 if diagnosis.healthy else 1)
@@ -149,11 +149,11 @@ def _address(option: str, url: str | None) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
-async def _examined(case: Case, *, shows_progress: bool) -> Diagnosis:
+async def _examined(scope: Scope, *, shows_progress: bool) -> Diagnosis:
     def on_progress(done: int, total: int) -> None:
         click.echo(f"\r{done} of {total} engines examined", err=True, nl=done == total)
 
-    return await examine(case, on_progress if shows_progress else None)
+    return await examine(scope, on_progress if shows_progress else None)
 
 
 def _with_own_findings(diagnosis: Diagnosis, config: Config) -> Diagnosis:

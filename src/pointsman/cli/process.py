@@ -231,9 +231,7 @@ class Process:
             self.fleet,
             decisions=self.decisions,
             registry=self.registry,
-            read_request=partial(
-                would_ask, tokenizer=tokenizer, models=self.service.scheduler.models
-            ),
+            would_ask=partial(would_ask, tokenizer=tokenizer, models=self.service.scheduler.models),
             before_scrape=self._metrics.forget_labels,
             gateway_state=gateway.state,
             key_states=gateway.key_states,

@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 import aiohttp
 
-from pointsman.engines.adapters import EngineKeys, EngineTrouble, Reply
+from pointsman.engines.adapters import EngineKeys, EngineReply, EngineTrouble
 from pointsman.engines.adapters.address import RANK_HEADER, rank_headers, rank_of, server_of
 
 BODY_BYTES_MAX = 8 * 1024 * 1024
@@ -52,7 +52,7 @@ class EngineClient:
         self._base = server_of(url)
         self._headers = rank_headers(url)
 
-    async def get(self, path: str, *, timeout_s: float) -> Reply:
+    async def get(self, path: str, *, timeout_s: float) -> EngineReply:
         """The answer, of whatever status. Raises EngineTrouble."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -78,7 +78,7 @@ class EngineClient:
         found = _RANKS.search(reply.body) if reply.status == HTTPStatus.BAD_REQUEST else None
         return int(found.group(1)) if found else 0
 
-    async def _ask(self, model: str, headers: dict[str, str], timeout_s: float) -> Reply:
+    async def _ask(self, model: str, headers: dict[str, str], timeout_s: float) -> EngineReply:
         """The beginning of an answer of one token."""
         asked = {"model": model, "prompt": "1", "max_tokens": 1}
         try:
@@ -88,21 +88,21 @@ class EngineClient:
                     self._base + ASK_PATH, json=asked, headers=headers, allow_redirects=False
                 ) as response,
             ):
-                return Reply(response.status, await response.content.readany())
+                return EngineReply(response.status, await response.content.readany())
         except TimeoutError:
             detail = f"no answer to POST {ASK_PATH} within {timeout_s:g} s"
             raise EngineTrouble(detail, timed_out=True) from None
         except (aiohttp.ClientError, OSError) as error:
             raise EngineTrouble(f"POST {ASK_PATH}: {error or type(error).__name__}") from None
 
-    async def _get(self, path: str) -> Reply:
+    async def _get(self, path: str) -> EngineReply:
         async with self._session.get(self._base + path, allow_redirects=False) as response:
             body = bytearray()
             async for chunk in response.content.iter_any():
                 body += chunk
                 if len(body) > BODY_BYTES_MAX:
                     raise EngineTrouble(f"GET {path} answers more than {BODY_BYTES_MAX} bytes")
-            return Reply(response.status, bytes(body))
+            return EngineReply(response.status, bytes(body))
 
 
 def _cause(error: aiohttp.ClientError, path: str) -> str:

@@ -10,9 +10,9 @@ from pointsman.collectors.ranks import ranks_apart
 from pointsman.core.events import NodeDescribed, NodeFacts
 from pointsman.engines.adapters import (
     Description,
+    EngineReply,
     EngineTrouble,
     NotReady,
-    Reply,
     describe,
     refresh,
 )
@@ -137,7 +137,7 @@ class Describer:
         if refusal or link.problem == known:
             link.problem = refusal
 
-    async def _get(self, path: str) -> Reply:
+    async def _get(self, path: str) -> EngineReply:
         return await self._client.get(path, timeout_s=TIMEOUT_S)
 
 

@@ -45,7 +45,7 @@ DECISIONS_PER_ANSWER_MAX = 1_000
 DIGITS_MAX = 18
 """Of a number in a query; Python refuses to read thousands of them."""
 
-ReadRequest = Callable[[str, Mapping[str, str], bytes], Awaitable[Request]]
+WouldAsk = Callable[[str, Mapping[str, str], bytes], Awaitable[Request]]
 """Path, headers and body -> what the gateway would ask the scheduler. Raises ValueError with a
 sentence for the sender."""
 
@@ -83,7 +83,7 @@ class AdminApi:
         *,
         decisions: DecisionRing,
         registry: CollectorRegistry,
-        read_request: ReadRequest,
+        would_ask: WouldAsk,
         before_scrape: Callable[[], None],
         gateway_state: Callable[[], msgspec.Struct],
         key_states: Callable[[], tuple[msgspec.Struct, ...]],
@@ -94,7 +94,7 @@ class AdminApi:
         self._fleet = fleet
         self._decisions = decisions
         self._registry = registry
-        self._read_request = read_request
+        self._would_ask = would_ask
         self._before_scrape = before_scrape
         self._gateway_state = gateway_state
         self._key_states = key_states
@@ -193,7 +193,7 @@ class AdminApi:
     async def _explain(self, request: web.Request) -> web.Response:
         path, headers, body = _explained(await request.read())
         try:
-            asked = await self._read_request(path, headers, body)
+            asked = await self._would_ask(path, headers, body)
         except ValueError as error:
             raise _Problem(400, str(error)) from None
         decision = self._service.explain(asked)

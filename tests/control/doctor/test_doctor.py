@@ -35,7 +35,7 @@ from typing import Any
 import pytest
 
 from pointsman.cli.config import Admin, Config, Limits, Listen, Log
-from pointsman.control.doctor import Case, Check, Diagnosis, Finding, Severity, Target, examine
+from pointsman.control.doctor import Check, Diagnosis, Finding, Scope, Severity, Target, examine
 from pointsman.engines.simulated import RunningEngine
 from pointsman.engines.tokenizer import ModelTokenizer, Pieces, load
 from pointsman.wire.openai import Endpoint
@@ -57,7 +57,7 @@ def targets(*urls: str, **fields: Any) -> tuple[Target, ...]:
 
 async def diagnosis(*urls: str, **fields: Any) -> Diagnosis:
     given = {name: fields.pop(name) for name in ("models", "kv_events") if name in fields}
-    return await examine(Case(targets=targets(*urls, **given), **fields))
+    return await examine(Scope(targets=targets(*urls, **given), **fields))
 
 
 def telling(found: Diagnosis) -> list[Finding]:
@@ -98,14 +98,14 @@ async def test_nothing_is_found_in_a_healthy_cluster() -> None:
     async with running_cluster(2, speed=1.0) as cluster:
         urls = [engine.url for engine in cluster.engines]
         done: list[tuple[int, int]] = []
-        case = Case(
+        scope = Scope(
             targets=targets(*urls),
             tokenizers={"sim": None},
             wanted=("sim",),
             gateway_url=cluster.api,
             admin_url=cluster.admin,
         )
-        found = await examine(case, lambda *counts: done.append(counts))
+        found = await examine(scope, lambda *counts: done.append(counts))
         assert telling(found) == []
         assert found.healthy
         assert done == [(1, 2), (2, 2)]
@@ -422,7 +422,7 @@ async def test_a_gateway_that_is_none_or_not_ready() -> None:
 
 async def test_the_gateways_engines_are_examined_if_none_is_named() -> None:
     async with running_cluster(1) as cluster:
-        found = await examine(Case(admin_url=cluster.admin))
+        found = await examine(Scope(admin_url=cluster.admin))
         assert telling(found) == []
         assert [engine.url for engine in found.engines] == [cluster.engines[0].url]
 

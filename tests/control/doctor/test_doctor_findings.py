@@ -2,7 +2,7 @@
 
 import pytest
 
-from pointsman.control.doctor import Case, Check, Finding, Severity
+from pointsman.control.doctor import Check, Finding, Scope, Severity
 from pointsman.control.doctor.engine_findings import is_buffered
 from pointsman.control.doctor.examination import diagnose
 from pointsman.control.doctor.fleet_findings import suspects
@@ -59,8 +59,8 @@ def link(**seen: object) -> LinkSeen:
 
 
 def found(*engines: EngineSeen, gateway: GatewaySeen | None = None) -> list[Finding]:
-    case = Case(targets=tuple(each.target for each in engines))
-    return list(diagnose(case, engines, gateway or GatewaySeen(), ()).findings)
+    scope = Scope(targets=tuple(each.target for each in engines))
+    return list(diagnose(scope, engines, gateway or GatewaySeen(), ()).findings)
 
 
 def worst(findings: list[Finding]) -> tuple[Severity, Check]:

@@ -12,7 +12,7 @@ user's data. Every look has a bound on its time, and so has the whole. `examine`
 session, the ZMQ context and all tasks. Must not import gateway, cli or another shell.
 """
 
-from pointsman.control.doctor.examination import Case, examine
+from pointsman.control.doctor.examination import Scope, examine
 from pointsman.control.doctor.finding import (
     Check,
     Diagnosis,
@@ -24,11 +24,11 @@ from pointsman.control.doctor.finding import (
 from pointsman.control.doctor.seen import Target
 
 __all__ = [
-    "Case",
     "Check",
     "Diagnosis",
     "EngineSummary",
     "Finding",
+    "Scope",
     "Severity",
     "Target",
     "examine",

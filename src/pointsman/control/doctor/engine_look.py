@@ -28,7 +28,7 @@ from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName
 from pointsman.engines.adapters import Description, EngineTrouble, EventSource, NotReady, describe
 from pointsman.engines.adapters.address import rank_of
-from pointsman.engines.adapters.reply import Get, Reply
+from pointsman.engines.adapters.reply import EngineReply, Get
 from pointsman.engines.tokenizer import ModelTokenizer
 from pointsman.wire.engine_metrics import EngineKind, ranks_on, read_metrics
 
@@ -222,7 +222,7 @@ async def streamed(
 def _get(session: aiohttp.ClientSession, url: str) -> Get:
     client = EngineClient(session, url)
 
-    async def get(path: str) -> Reply:
+    async def get(path: str) -> EngineReply:
         return await client.get(path, timeout_s=ANSWER_S_MAX)
 
     return get

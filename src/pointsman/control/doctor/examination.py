@@ -37,7 +37,7 @@ Progress = Callable[[int, int], None]
 NO_KEYS = EngineKeys()
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True):
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be examined. Empty URLs are not looked at; without `targets` the engines are
     those that the admin plane names.
 
@@ -55,22 +55,22 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     run_s_max: float = RUN_S_MAX
 
 
-async def examine(case: Case, on_progress: Progress | None = None) -> Diagnosis:
+async def examine(scope: Scope, on_progress: Progress | None = None) -> Diagnosis:
     """Look at everything and judge it. Takes `run_s_max` at most, and a moment."""
-    deadline_s = asyncio.get_running_loop().time() + case.run_s_max
-    async with _looker(case) as looker, new_session(case.engine_keys) as session:
-        admin = await _look_at_admin(session, case, deadline_s)
-        if not case.targets and admin.state is not None:
-            case = msgspec.structs.replace(case, targets=_targets_of(admin.state))
+    deadline_s = asyncio.get_running_loop().time() + scope.run_s_max
+    async with _looker(scope) as looker, new_session(scope.engine_keys) as session:
+        admin = await _look_at_admin(session, scope, deadline_s)
+        if not scope.targets and admin.state is not None:
+            scope = msgspec.structs.replace(scope, targets=_targets_of(admin.state))
         async with asyncio.TaskGroup() as tasks:
-            through = tasks.create_task(_look_at_gateway(case, admin, deadline_s))
-            engines = await _look_at_all(looker, case, deadline_s, on_progress)
-        same = await _same(session, engines, deadline_s, probing=case.probing)
-    return diagnose(case, engines, through.result(), same)
+            through = tasks.create_task(_look_at_gateway(scope, admin, deadline_s))
+            engines = await _look_at_all(looker, scope, deadline_s, on_progress)
+        same = await _same(session, engines, deadline_s, probing=scope.probing)
+    return diagnose(scope, engines, through.result(), same)
 
 
 def diagnose(
-    case: Case,
+    scope: Scope,
     engines: Sequence[EngineSeen],
     gateway: GatewaySeen,
     same: Sequence[tuple[int, int]],
@@ -79,16 +79,16 @@ def diagnose(
     findings: list[Finding] = []
     for engine in engines:
         findings += [*engine_findings(engine), *event_findings(engine)]
-    findings += fleet_findings(engines, same, case.wanted)
-    findings += gateway_findings(gateway, [engine.target for engine in engines], case.wanted)
+    findings += fleet_findings(engines, same, scope.wanted)
+    findings += gateway_findings(gateway, [engine.target for engine in engines], scope.wanted)
     return Diagnosis(tuple(map(_summary, engines)), worst_first(findings))
 
 
 @asynccontextmanager
-async def _looker(case: Case) -> AsyncIterator[EngineLooker]:
+async def _looker(scope: Scope) -> AsyncIterator[EngineLooker]:
     context = zmq.asyncio.Context()
     closing = aiohttp.TCPConnector(force_close=True, limit=AT_ONCE_MAX)
-    keys = case.engine_keys
+    keys = scope.engine_keys
     try:
         async with (
             new_session(keys) as session,
@@ -98,8 +98,8 @@ async def _looker(case: Case) -> AsyncIterator[EngineLooker]:
                 session=session,
                 fresh=fresh,
                 context=context,
-                tokenizers=case.tokenizers,
-                probing=case.probing,
+                tokenizers=scope.tokenizers,
+                probing=scope.probing,
             )
     finally:
         context.destroy(linger=0)
@@ -107,7 +107,7 @@ async def _looker(case: Case) -> AsyncIterator[EngineLooker]:
 
 async def _look_at_all(
     looker: EngineLooker,
-    case: Case,
+    scope: Scope,
     deadline_s: float,
     on_progress: Progress | None,
 ) -> list[EngineSeen]:
@@ -120,31 +120,31 @@ async def _look_at_all(
             async with asyncio.timeout_at(deadline_s), free:
                 seen = await looker.look_at_nodes(target)
         except TimeoutError:
-            trouble = f"it could not be examined within {case.run_s_max:g} s"
+            trouble = f"it could not be examined within {scope.run_s_max:g} s"
             seen = [EngineSeen(target=target, trouble=trouble)]
         done += 1
         if on_progress is not None:
-            on_progress(done, len(case.targets))
+            on_progress(done, len(scope.targets))
         return seen
 
     async with asyncio.TaskGroup() as tasks:
-        looks = [tasks.create_task(look_at(target)) for target in case.targets]
+        looks = [tasks.create_task(look_at(target)) for target in scope.targets]
     return [seen for look in looks for seen in look.result()]
 
 
 async def _look_at_admin(
-    session: aiohttp.ClientSession, case: Case, deadline_s: float
+    session: aiohttp.ClientSession, scope: Scope, deadline_s: float
 ) -> GatewaySeen:
     """The gateway as far as its admin plane tells."""
-    if not case.admin_url:
+    if not scope.admin_url:
         return GatewaySeen()
     state, trouble = None, ""
     try:
         async with asyncio.timeout_at(deadline_s):
-            state = await look_at_admin(session, case.admin_url)
+            state = await look_at_admin(session, scope.admin_url)
     except (EngineTrouble, TimeoutError) as error:
         trouble = str(error) or "no answer in time"
-    return GatewaySeen(admin_url=case.admin_url, admin_trouble=trouble, state=state)
+    return GatewaySeen(admin_url=scope.admin_url, admin_trouble=trouble, state=state)
 
 
 def _targets_of(state: StateSeen) -> tuple[Target, ...]:
@@ -154,22 +154,22 @@ def _targets_of(state: StateSeen) -> tuple[Target, ...]:
     )
 
 
-async def _look_at_gateway(case: Case, admin: GatewaySeen, deadline_s: float) -> GatewaySeen:
+async def _look_at_gateway(scope: Scope, admin: GatewaySeen, deadline_s: float) -> GatewaySeen:
     """Look in a session of its own: the key is for the gateway, and engines must not get it."""
-    if not case.gateway_url:
+    if not scope.gateway_url:
         return admin
-    wanted = next(iter(case.wanted), None)
-    headers = {"Authorization": f"Bearer {case.gateway_key}"} if case.gateway_key else {}
+    wanted = next(iter(scope.wanted), None)
+    headers = {"Authorization": f"Bearer {scope.gateway_key}"} if scope.gateway_key else {}
     try:
         async with (
             asyncio.timeout_at(deadline_s),
             aiohttp.ClientSession(headers=headers) as session,
         ):
             return await look_at_gateway(
-                session, admin, case.gateway_url, probing=case.probing, wanted=wanted
+                session, admin, scope.gateway_url, probing=scope.probing, wanted=wanted
             )
     except TimeoutError:
-        return msgspec.structs.replace(admin, url=case.gateway_url, trouble="no answers in time")
+        return msgspec.structs.replace(admin, url=scope.gateway_url, trouble="no answers in time")
 
 
 async def _same(

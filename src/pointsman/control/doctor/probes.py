@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 
 from pointsman.control.doctor.seen import ProbeSeen, StreamSeen
-from pointsman.engines.adapters import EngineTrouble, Reply
+from pointsman.engines.adapters import EngineReply, EngineTrouble
 from pointsman.engines.adapters.address import rank_headers, server_of
 from pointsman.wire.sse import SseScanner
 from pointsman.wire.usage import Usage, read_answer
@@ -43,7 +43,7 @@ async def post(
     body: object,
     *,
     timeout_s: float = ANSWER_S_MAX,
-) -> Reply:
+) -> EngineReply:
     """Send, and return the answer, whatever its status. Raises EngineTrouble."""
     data = msgspec.json.encode(body)
     url, headers = server_of(base) + path, {"Content-Type": "application/json"}
@@ -54,7 +54,7 @@ async def post(
                 url, data=data, headers=headers | rank_headers(base), allow_redirects=False
             ) as reply,
         ):
-            return Reply(reply.status, await reply.content.read(ANSWER_BYTES_MAX))
+            return EngineReply(reply.status, await reply.content.read(ANSWER_BYTES_MAX))
     except TimeoutError:
         raise EngineTrouble(f"no answer within {timeout_s:g} s", timed_out=True) from None
     except (aiohttp.ClientError, OSError) as error:

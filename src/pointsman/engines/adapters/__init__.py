@@ -11,17 +11,17 @@ whoever made their `EngineKeys`.
 from pointsman.engines.adapters.describe import Description, NotReady, describe, refresh
 from pointsman.engines.adapters.event_sources import EventSource
 from pointsman.engines.adapters.keys import EngineKeys
-from pointsman.engines.adapters.reply import EngineTrouble, Get, Reply
+from pointsman.engines.adapters.reply import EngineReply, EngineTrouble, Get
 from pointsman.engines.adapters.signals import node_signals
 
 __all__ = [
     "Description",
     "EngineKeys",
+    "EngineReply",
     "EngineTrouble",
     "EventSource",
     "Get",
     "NotReady",
-    "Reply",
     "describe",
     "node_signals",
     "refresh",

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 
-class Reply(NamedTuple):
+class EngineReply(NamedTuple):
     """An answer of whatever status."""
 
     status: int
@@ -19,5 +19,5 @@ class EngineTrouble(Exception):  # noqa: N818 - named by whose fault it is
         self.timed_out = timed_out
 
 
-Get = Callable[[str], Awaitable[Reply]]
+Get = Callable[[str], Awaitable[EngineReply]]
 """GET of a path on the engine. Raises EngineTrouble."""

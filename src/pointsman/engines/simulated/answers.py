@@ -60,8 +60,8 @@ class Choice:
         return (self.sequence.cached or 0) if self.sequence is not None else 0
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """A request as its answer needs it, whatever the route."""
+class Script(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer, all of it decided before its first token, whatever the route."""
 
     id: str
     created: int
@@ -102,8 +102,8 @@ class Dialect(Protocol):
     """One route's answer format. Frames are complete server-sent events."""
 
     @property
-    def reply(self) -> Reply:
-        """The request that is answered."""
+    def script(self) -> Script:
+        """What is told."""
 
     def opening(self, choice: Choice) -> bytes:
         """Frames before the first token of a choice."""
@@ -128,9 +128,9 @@ def running_usage(choice: Choice, tokens: int) -> bytes:
     )
 
 
-def token_ids_json(reply: Reply, choice: Choice, index: int) -> bytes:
+def token_ids_json(script: Script, choice: Choice, index: int) -> bytes:
     """`return_token_ids`: the ids of one streamed token, or null."""
-    if not reply.return_token_ids:
+    if not script.return_token_ids:
         return b"null"
     return b"[%d]" % choice.job.tokens[choice.job.prompt_tokens + index]
 

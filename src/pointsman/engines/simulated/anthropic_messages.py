@@ -2,16 +2,16 @@
 
 import msgspec
 
-from pointsman.engines.simulated.answers import Choice, Reply, argument_piece, frame, text_json
+from pointsman.engines.simulated.answers import Choice, Script, argument_piece, frame, text_json
 
 
 class MessagesDialect:
     """One content block: text, or the use of a tool."""
 
-    def __init__(self, reply: Reply) -> None:
-        self.reply = reply
+    def __init__(self, script: Script) -> None:
+        self.script = script
         kind, field = ("text_delta", "text")
-        if reply.tool is not None:
+        if script.tool is not None:
             kind, field = ("input_json_delta", "partial_json")
         self._head = (
             b"event: content_block_delta\n"
@@ -20,7 +20,7 @@ class MessagesDialect:
 
     def opening(self, choice: Choice) -> bytes:
         """The message and its block begin."""
-        usage = {"input_tokens": self.reply.prompt_tokens, "output_tokens": 0}
+        usage = {"input_tokens": self.script.prompt_tokens, "output_tokens": 0}
         message = {**self._message(choice), "content": [], "stop_reason": None, "usage": usage}
         started = frame("message_start", {"type": "message_start", "message": message})
         block = self._block(choice, empty=True)
@@ -31,17 +31,17 @@ class MessagesDialect:
 
     def piece(self, choice: Choice, index: int) -> bytes:
         """One token's delta."""
-        if self.reply.tool is None:
+        if self.script.tool is None:
             text = choice.output.piece(index).decode()
         else:
-            text = argument_piece(self.reply.tool, choice, index)
+            text = argument_piece(self.script.tool, choice, index)
         return b"%b%b}}\n\n" % (self._head, text_json(text))
 
     def closing(self) -> bytes:
         """Block, usage and message end."""
-        choice = self.reply.choices[0]
+        choice = self.script.choices[0]
         delta = {"stop_reason": self._stop_reason(choice), "stop_sequence": None}
-        usage = {"output_tokens": self.reply.completion_tokens}
+        usage = {"output_tokens": self.script.completion_tokens}
         return (
             frame("content_block_stop", {"type": "content_block_stop", "index": 0})
             + frame("message_delta", {"type": "message_delta", "delta": delta, "usage": usage})
@@ -50,39 +50,39 @@ class MessagesDialect:
 
     def whole(self) -> bytes:
         """The message object."""
-        return msgspec.json.encode(self._message(self.reply.choices[0]))
+        return msgspec.json.encode(self._message(self.script.choices[0]))
 
     def _message(self, choice: Choice) -> dict[str, object]:
-        reply = self.reply
+        script = self.script
         return {
-            "id": reply.id,
+            "id": script.id,
             "type": "message",
             "role": "assistant",
-            "model": reply.model,
+            "model": script.model,
             "content": [self._block(choice)],
             "stop_reason": self._stop_reason(choice),
             "stop_sequence": None,
             "usage": {
-                "input_tokens": reply.prompt_tokens,
-                "cache_read_input_tokens": reply.cached_tokens,
+                "input_tokens": script.prompt_tokens,
+                "cache_read_input_tokens": script.cached_tokens,
                 "cache_creation_input_tokens": 0,
-                "output_tokens": reply.completion_tokens,
+                "output_tokens": script.completion_tokens,
             },
         }
 
     def _block(self, choice: Choice, *, empty: bool = False) -> dict[str, object]:
         text = "" if empty else choice.output.text
-        if self.reply.tool is None:
+        if self.script.tool is None:
             return {"type": "text", "text": text}
-        name, argument = self.reply.tool
+        name, argument = self.script.tool
         return {
             "type": "tool_use",
-            "id": f"toolu_{self.reply.id.partition('_')[2]}",
+            "id": f"toolu_{self.script.id.partition('_')[2]}",
             "name": name,
             "input": {} if empty else {argument: text},
         }
 
     def _stop_reason(self, choice: Choice) -> str:
-        if self.reply.tool is not None:
+        if self.script.tool is not None:
             return "tool_use"
         return "max_tokens" if choice.finish_reason == "length" else "end_turn"

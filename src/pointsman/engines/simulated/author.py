@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import xxhash
 
 from pointsman.engines.compute_model import Job, Profile, chain_hashes, root_hash
-from pointsman.engines.simulated.answers import ApiError, Choice, Reply
+from pointsman.engines.simulated.answers import ApiError, Choice, Script
 from pointsman.engines.simulated.bodies import OUTPUT_TOKENS_DEFAULT, Ask
 from pointsman.engines.simulated.tokenizer import plan_output
 
@@ -20,7 +20,7 @@ _CHOICE_STRIDE = 7  # words between the beginnings of two choices' texts
 
 
 class Author:
-    """Writes replies, and the jobs for them; knows the model's names and limits."""
+    """Writes scripts, and the jobs for them; knows the model's names and limits."""
 
     def __init__(
         self, *, model: str, loras: Mapping[str, int], profile: Profile, seed: int
@@ -31,7 +31,7 @@ class Author:
         self._seed = seed
         self._numbers = itertools.count()
 
-    def reply(self, ask: Ask, *, reply_id: str, priority: int) -> Reply:
+    def write(self, ask: Ask, *, answer_id: str, priority: int) -> Script:
         """One choice for each prompt and each of `n`. Raises ApiError."""
         lora = self._lora_of(ask.model)
         choices: list[Choice] = []
@@ -46,8 +46,8 @@ class Author:
                         ask, prompt, index=len(choices), offset=start, lora=lora, priority=priority
                     )
                 )
-        return Reply(
-            id=reply_id,
+        return Script(
+            id=answer_id,
             created=int(time.time()),
             model=ask.model,
             choices=choices,
@@ -67,7 +67,7 @@ class Author:
         return [self._job(prompt, array("I", [0]), lora=lora) for prompt in prompts]
 
     def fresh_id(self) -> str:
-        """An id for a reply whose client named none."""
+        """An id for an answer whose client named none."""
         return xxhash.xxh3_64_hexdigest(f"{time.time_ns()}/{next(self._numbers)}".encode())
 
     def _choice(

@@ -19,7 +19,7 @@ from aiohttp import HttpVersion11, web
 from pointsman.engines.adapters.address import RANK_HEADER
 from pointsman.engines.compute_model import Job
 from pointsman.engines.compute_model import Sequence as ComputedSequence
-from pointsman.engines.simulated.answers import ApiError, Dialect, Reply
+from pointsman.engines.simulated.answers import ApiError, Dialect, Script
 from pointsman.engines.simulated.author import Author
 from pointsman.engines.simulated.bodies import Ask
 from pointsman.engines.simulated.driver import EngineDriver
@@ -156,21 +156,21 @@ class SimulatedEngine:
         self,
         request: web.BaseRequest,
         body_type: type[GeneratingBody],
-        dialect_type: Callable[[Reply], Dialect],
+        dialect_type: Callable[[Script], Dialect],
         id_prefix: str,
     ) -> web.StreamResponse:
         """Serve one generating request. Raises ApiError."""
         self.load += 1
         try:
             ask = decode(await self.admit(request), body_type).ask(self.options.model)
-            reply = self._author.reply(
+            script = self._author.write(
                 ask,
-                reply_id=self.reply_id(request, id_prefix),
+                answer_id=self.answer_id(request, id_prefix),
                 priority=_priority(request, ask.priority),
             )
-            dialect = dialect_type(reply)
+            dialect = dialect_type(script)
             await self._thaw()
-            rank = self._rank_for(request, len(reply.choices))
+            rank = self._rank_for(request, len(script.choices))
             if ask.stream:
                 return await self._answer_stream(request, dialect, rank)
             return await self._answer_whole(request, dialect, rank)
@@ -200,7 +200,7 @@ class SimulatedEngine:
         finally:
             self.load -= 1
 
-    def reply_id(self, request: web.BaseRequest, prefix: str) -> str:
+    def answer_id(self, request: web.BaseRequest, prefix: str) -> str:
         """vLLM's ids: the client's X-Request-Id, else a fresh one, behind a prefix."""
         return prefix + (request.headers.get("X-Request-Id") or self._author.fresh_id())
 
@@ -253,7 +253,7 @@ class SimulatedEngine:
         stream = EventStream(
             dialect, transport, chunked=chunked, faults=self._take_faults(), stats=rank.stats
         )
-        choices = dialect.reply.choices
+        choices = dialect.script.choices
         try:
             for choice in choices:
                 choice.sequence = rank.driver.submit(choice.job, stream.listener(choice))
@@ -267,7 +267,7 @@ class SimulatedEngine:
     async def _answer_whole(
         self, request: web.BaseRequest, dialect: Dialect, rank: Rank
     ) -> web.StreamResponse:
-        choices = dialect.reply.choices
+        choices = dialect.script.choices
         reasons = {choice.job.id: choice.finish_reason for choice in choices}
         jobs = [choice.job for choice in choices]
         sequences = await self._wait_for(request, rank, jobs, reasons)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from pointsman.engines.simulated.answers import ApiError, Reply
+from pointsman.engines.simulated.answers import ApiError, Script
 from pointsman.engines.simulated.bodies import ResponsesBody
 from pointsman.engines.simulated.engine import Route, SimulatedEngine, json_answer
 from pointsman.engines.simulated.openai_responses import ResponsesDialect
@@ -31,8 +31,8 @@ class KeptResponses:
         """POST /v1/responses: generate, and keep what came of it."""
         made: list[ResponsesDialect] = []
 
-        def dialect(reply: Reply) -> ResponsesDialect:
-            made.append(ResponsesDialect(reply))
+        def dialect(script: Script) -> ResponsesDialect:
+            made.append(ResponsesDialect(script))
             return made[0]
 
         answer = await self._engine.generate(request, ResponsesBody, dialect, "resp_")

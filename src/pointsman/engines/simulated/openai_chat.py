@@ -6,7 +6,7 @@ from pointsman.engines.simulated.answers import (
     DONE,
     SYSTEM_FINGERPRINT,
     Choice,
-    Reply,
+    Script,
     running_usage,
     text_json,
     token_ids_json,
@@ -16,14 +16,14 @@ from pointsman.engines.simulated.answers import (
 class ChatDialect:
     """Chat completions, with a tool call in place of text where the request brings tools."""
 
-    def __init__(self, reply: Reply) -> None:
-        self.reply = reply
+    def __init__(self, script: Script) -> None:
+        self.script = script
         self._envelope = (
             b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,"choices":['
-            % (text_json(reply.id), reply.created, text_json(reply.model))
+            % (text_json(script.id), script.created, text_json(script.model))
         )
-        self._plain = not (reply.continuous_usage or reply.return_token_ids or reply.tool)
-        self._heads = [self._head(choice) for choice in reply.choices]
+        self._plain = not (script.continuous_usage or script.return_token_ids or script.tool)
+        self._heads = [self._head(choice) for choice in script.choices]
 
     def opening(self, choice: Choice) -> bytes:
         """The role, and the tool that is being called."""
@@ -36,7 +36,7 @@ class ChatDialect:
             ids,
             self._usage(choice, 0),
         )
-        return first if self.reply.tool is None else first + self._tool_opening(choice)
+        return first if self.script.tool is None else first + self._tool_opening(choice)
 
     def piece(self, choice: Choice, index: int) -> bytes:
         """One token's chunk; this is the hot path of a streaming engine."""
@@ -48,7 +48,7 @@ class ChatDialect:
                 choice.output.piece(index),
             )
         text, close = choice.output.piece(index), b'"}'
-        if self.reply.tool is not None:
+        if self.script.tool is not None:
             text, close = self._argument(choice, index), b'"}}]}'
         reason = b"null"
         if last:
@@ -58,15 +58,15 @@ class ChatDialect:
             text,
             close,
             reason,
-            token_ids_json(self.reply, choice, index),
+            token_ids_json(self.script, choice, index),
             self._usage(choice, index + 1),
         )
 
     def closing(self) -> bytes:
         """The usage chunk where it was asked for, and the end mark."""
-        if not self.reply.include_usage:
+        if not self.script.include_usage:
             return DONE
-        usage = msgspec.json.encode(self.reply.usage())
+        usage = msgspec.json.encode(self.script.usage())
         fingerprint = text_json(SYSTEM_FINGERPRINT)
         return b'%b],"usage":%b,"system_fingerprint":%b}\n\n%b' % (
             self._envelope,
@@ -77,18 +77,18 @@ class ChatDialect:
 
     def whole(self) -> bytes:
         """The chat.completion object."""
-        reply = self.reply
-        first = reply.choices[0]
+        script = self.script
+        first = script.choices[0]
         return msgspec.json.encode(
             {
-                "id": reply.id,
+                "id": script.id,
                 "object": "chat.completion",
-                "created": reply.created,
-                "model": reply.model,
-                "choices": [self._whole_choice(choice) for choice in reply.choices],
+                "created": script.created,
+                "model": script.model,
+                "choices": [self._whole_choice(choice) for choice in script.choices],
                 "service_tier": None,
                 "system_fingerprint": SYSTEM_FINGERPRINT,
-                "usage": reply.usage(),
+                "usage": script.usage(),
                 "prompt_logprobs": None,
                 "prompt_token_ids": first.prompt,
                 "kv_transfer_params": None,
@@ -97,15 +97,15 @@ class ChatDialect:
 
     def _head(self, choice: Choice) -> bytes:
         delta = b'"content":"'
-        if self.reply.tool is not None:
+        if self.script.tool is not None:
             delta = b'"tool_calls":[{"index":0,"function":{"arguments":"'
         return b'%b{"index":%d,"delta":{%b' % (self._envelope, choice.index, delta)
 
     def _usage(self, choice: Choice, tokens: int) -> bytes:
-        return running_usage(choice, tokens) if self.reply.continuous_usage else b""
+        return running_usage(choice, tokens) if self.script.continuous_usage else b""
 
     def _finish_reason(self, choice: Choice) -> str:
-        return choice.finish_reason if self.reply.tool is None else "tool_calls"
+        return choice.finish_reason if self.script.tool is None else "tool_calls"
 
     def _tool_opening(self, choice: Choice) -> bytes:
         call = self._tool_call(choice, "")
@@ -119,27 +119,27 @@ class ChatDialect:
 
     def _argument(self, choice: Choice, index: int) -> bytes:
         """A token as part of the arguments, a JSON document inside a JSON string."""
-        assert self.reply.tool is not None
-        opened = "{" + msgspec.json.encode(self.reply.tool[1]).decode() + ': "'
+        assert self.script.tool is not None
+        opened = "{" + msgspec.json.encode(self.script.tool[1]).decode() + ': "'
         before = text_json(opened)[1:-1] if index == 0 else b""
         after = b'\\"}' if index + 1 == choice.output.tokens else b""
         return before + choice.output.piece(index) + after
 
     def _tool_call(self, choice: Choice, arguments: str) -> dict[str, object]:
-        assert self.reply.tool is not None
+        assert self.script.tool is not None
         return {
-            "id": f"chatcmpl-tool-{self.reply.id.partition('-')[2]}-{choice.index}",
+            "id": f"chatcmpl-tool-{self.script.id.partition('-')[2]}-{choice.index}",
             "type": "function",
-            "function": {"name": self.reply.tool[0], "arguments": arguments},
+            "function": {"name": self.script.tool[0], "arguments": arguments},
         }
 
     def _whole_choice(self, choice: Choice) -> dict[str, object]:
         message: dict[str, object] = {"role": "assistant", "content": choice.output.text}
-        if self.reply.tool is not None:
-            arguments = msgspec.json.encode({self.reply.tool[1]: choice.output.text}).decode()
+        if self.script.tool is not None:
+            arguments = msgspec.json.encode({self.script.tool[1]: choice.output.text}).decode()
             message["content"] = None
             message["tool_calls"] = [self._tool_call(choice, arguments)]
-        ids = list(choice.output.token_ids) if self.reply.return_token_ids else None
+        ids = list(choice.output.token_ids) if self.script.return_token_ids else None
         return {
             "index": choice.index,
             "message": {**message, "refusal": None, "annotations": None, "reasoning": None},

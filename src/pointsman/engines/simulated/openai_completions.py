@@ -6,7 +6,7 @@ from pointsman.engines.simulated.answers import (
     DONE,
     SYSTEM_FINGERPRINT,
     Choice,
-    Reply,
+    Script,
     running_usage,
     text_json,
     token_ids_json,
@@ -16,11 +16,11 @@ from pointsman.engines.simulated.answers import (
 class CompletionDialect:
     """Text completions; one choice for each prompt and each of `n`."""
 
-    def __init__(self, reply: Reply) -> None:
-        self.reply = reply
+    def __init__(self, script: Script) -> None:
+        self.script = script
         self._envelope = (
             b'data: {"id":%b,"object":"text_completion","created":%d,"model":%b,"choices":['
-            % (text_json(reply.id), reply.created, text_json(reply.model))
+            % (text_json(script.id), script.created, text_json(script.model))
         )
 
     def opening(self, choice: Choice) -> bytes:
@@ -30,11 +30,11 @@ class CompletionDialect:
 
     def piece(self, choice: Choice, index: int) -> bytes:
         """One token's chunk."""
-        reply = self.reply
+        script = self.script
         reason = b"null"
         if index + 1 == choice.output.tokens:
             reason = text_json(choice.finish_reason)
-        usage = running_usage(choice, index + 1) if reply.continuous_usage else b""
+        usage = running_usage(choice, index + 1) if script.continuous_usage else b""
         return (
             b'%b{"index":%d,"text":"%b","logprobs":null,"finish_reason":%b,"stop_reason":null,'
             b'"prompt_token_ids":%b,"token_ids":%b}]%b}\n\n'
@@ -44,15 +44,15 @@ class CompletionDialect:
             choice.output.piece(index),
             reason,
             b"null" if index else msgspec.json.encode(choice.prompt),
-            token_ids_json(reply, choice, index),
+            token_ids_json(script, choice, index),
             usage,
         )
 
     def closing(self) -> bytes:
         """The usage chunk where it was asked for, and the end mark."""
-        if not self.reply.include_usage:
+        if not self.script.include_usage:
             return DONE
-        usage = msgspec.json.encode(self.reply.usage())
+        usage = msgspec.json.encode(self.script.usage())
         return b'%b],"usage":%b,"system_fingerprint":%b}\n\n%b' % (
             self._envelope,
             usage,
@@ -62,23 +62,23 @@ class CompletionDialect:
 
     def whole(self) -> bytes:
         """The text_completion object."""
-        reply = self.reply
+        script = self.script
         return msgspec.json.encode(
             {
-                "id": reply.id,
+                "id": script.id,
                 "object": "text_completion",
-                "created": reply.created,
-                "model": reply.model,
-                "choices": [self._whole_choice(choice) for choice in reply.choices],
+                "created": script.created,
+                "model": script.model,
+                "choices": [self._whole_choice(choice) for choice in script.choices],
                 "service_tier": None,
                 "system_fingerprint": SYSTEM_FINGERPRINT,
-                "usage": reply.usage(),
+                "usage": script.usage(),
                 "kv_transfer_params": None,
             }
         )
 
     def _whole_choice(self, choice: Choice) -> dict[str, object]:
-        ids = list(choice.output.token_ids) if self.reply.return_token_ids else None
+        ids = list(choice.output.token_ids) if self.script.return_token_ids else None
         return {
             "index": choice.index,
             "text": choice.output.text,

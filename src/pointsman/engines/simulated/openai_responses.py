@@ -2,17 +2,17 @@
 
 import msgspec
 
-from pointsman.engines.simulated.answers import Choice, Reply, argument_piece, frame, text_json
+from pointsman.engines.simulated.answers import Choice, Script, argument_piece, frame, text_json
 
 
 class ResponsesDialect:
     """The Responses API: typed, numbered events; no end mark."""
 
-    def __init__(self, reply: Reply) -> None:
-        self.reply = reply
-        self._suffix = reply.id.partition("_")[2]
-        self._item_id = f"{'fc' if reply.tool else 'msg'}_{self._suffix}"
-        self._kind = "response.function_call_arguments" if reply.tool else "response.output_text"
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self._suffix = script.id.partition("_")[2]
+        self._item_id = f"{'fc' if script.tool else 'msg'}_{self._suffix}"
+        self._kind = "response.function_call_arguments" if script.tool else "response.output_text"
         self._number = 0
         self._head = (
             b'event: %b.delta\ndata: {"type":"%b.delta","item_id":%b,"output_index":0,%b'
@@ -20,7 +20,7 @@ class ResponsesDialect:
                 self._kind.encode(),
                 self._kind.encode(),
                 text_json(self._item_id),
-                b"" if reply.tool else b'"content_index":0,"logprobs":[],',
+                b"" if script.tool else b'"content_index":0,"logprobs":[],',
             )
         )
 
@@ -32,33 +32,33 @@ class ResponsesDialect:
             self._event("response.in_progress", response=response),
             self._event("response.output_item.added", output_index=0, item=self._item("")),
         ]
-        if self.reply.tool is None:
+        if self.script.tool is None:
             part = {"type": "output_text", "text": "", "annotations": []}
             frames.append(self._part_event("response.content_part.added", part=part))
         return b"".join(frames)
 
     def piece(self, choice: Choice, index: int) -> bytes:
         """One token's delta, and after the last one the ends of part, item and response."""
-        if self.reply.tool is None:
+        if self.script.tool is None:
             delta = choice.output.piece(index).decode()
         else:
-            delta = argument_piece(self.reply.tool, choice, index)
+            delta = argument_piece(self.script.tool, choice, index)
         number, self._number = self._number, self._number + 1
         piece = b'%b"sequence_number":%d,"delta":%b}\n\n' % (self._head, number, text_json(delta))
         return piece if index + 1 < choice.output.tokens else piece + self._ending(choice)
 
     def closing(self) -> bytes:
         """The completed response with its usage."""
-        response = self._response(self.reply.choices[0], status="completed")
+        response = self._response(self.script.choices[0], status="completed")
         return self._event(f"response.{response['status']}", response=response)
 
     def whole(self) -> bytes:
         """The response object."""
-        return msgspec.json.encode(self._response(self.reply.choices[0], status="completed"))
+        return msgspec.json.encode(self._response(self.script.choices[0], status="completed"))
 
     def _ending(self, choice: Choice) -> bytes:
         text = self._text(choice)
-        if self.reply.tool is None:
+        if self.script.tool is None:
             part = {"type": "output_text", "text": text, "annotations": []}
             ended = self._part_event(f"{self._kind}.done", text=text, logprobs=[])
             ended += self._part_event("response.content_part.done", part=part)
@@ -70,26 +70,26 @@ class ResponsesDialect:
         return ended + self._event("response.output_item.done", output_index=0, item=item)
 
     def _response(self, choice: Choice, *, status: str) -> dict[str, object]:
-        reply = self.reply
+        script = self.script
         done = status == "completed"
         usage = {
-            "input_tokens": reply.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": reply.cached_tokens},
-            "output_tokens": reply.completion_tokens,
+            "input_tokens": script.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": script.cached_tokens},
+            "output_tokens": script.completion_tokens,
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": reply.prompt_tokens + reply.completion_tokens,
+            "total_tokens": script.prompt_tokens + script.completion_tokens,
         }
-        cut = done and choice.finish_reason == "length" and reply.tool is None
+        cut = done and choice.finish_reason == "length" and script.tool is None
         return {
-            "id": reply.id,
+            "id": script.id,
             "object": "response",
-            "created_at": reply.created,
+            "created_at": script.created,
             "status": "incomplete" if cut else status,
             "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "instructions": None,
             "metadata": None,
-            "model": reply.model,
+            "model": script.model,
             "output": [self._item(self._text(choice), status)] if done else [],
             "parallel_tool_calls": True,
             "temperature": 1.0,
@@ -100,17 +100,17 @@ class ResponsesDialect:
         }
 
     def _text(self, choice: Choice) -> str:
-        if self.reply.tool is None:
+        if self.script.tool is None:
             return choice.output.text
-        return msgspec.json.encode({self.reply.tool[1]: choice.output.text}).decode()
+        return msgspec.json.encode({self.script.tool[1]: choice.output.text}).decode()
 
     def _item(self, text: str, status: str = "in_progress") -> dict[str, object]:
-        if self.reply.tool is not None:
+        if self.script.tool is not None:
             return {
                 "type": "function_call",
                 "id": self._item_id,
                 "call_id": f"call_{self._suffix}",
-                "name": self.reply.tool[0],
+                "name": self.script.tool[0],
                 "arguments": text,
                 "status": status,
             }

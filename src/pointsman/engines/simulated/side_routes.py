@@ -322,7 +322,7 @@ class SideRoutes:
     ) -> web.Response:
         total = sum(len(prompt) for prompt in prompts)
         usage = {"prompt_tokens": total, "total_tokens": total}
-        identity = self._engine.reply_id(request, prefix)
+        identity = self._engine.answer_id(request, prefix)
         return _json({"id": identity, "model": model, **fields, "usage": usage})
 
 

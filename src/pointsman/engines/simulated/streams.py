@@ -70,7 +70,7 @@ class EventStream:
         self._faults = faults
         self._faulty = faults.any
         self._stats = stats
-        self._unfinished = len(dialect.reply.choices)
+        self._unfinished = len(dialect.script.choices)
         self._blocked = False
         self._ended = False  # by an error frame or a cut: nothing follows
         self._wake = asyncio.Event()
@@ -155,7 +155,7 @@ class EventStream:
     def _catch_up(self) -> None:
         """Write one batch for each choice; the stream flows again when none is behind."""
         behind = False
-        for choice in self._dialect.reply.choices:
+        for choice in self._dialect.script.choices:
             generated = choice.sequence.generated if choice.sequence is not None else 0
             if choice.written < generated:
                 self._send(choice, min(generated, choice.written + CATCH_UP_TOKENS))
