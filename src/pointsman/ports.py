@@ -26,8 +26,8 @@ class Placer(Protocol):
 
     For each request: `arrive` once; then, after each Placed, `failed` (answered by a new
     verdict) or `started` and later `settle`. `settle` is due exactly once after `arrive`
-    unless the last verdict was Refused, also while the request is held; a second one is
-    harmless. No call blocks or raises for a request's sake.
+    unless the last verdict was Refused, also while the request is held; a second one
+    changes nothing. No call blocks or raises for a request's sake.
     """
 
     def arrive(self, request: Request, on_verdict: VerdictSink) -> None: ...

@@ -54,7 +54,7 @@ class Ledger:
         return taken
 
     def commit(self, request_id: RequestId) -> Lease | None:
-        """The first token is there. Harmless twice; None if there is no such lease."""
+        """The first token is there. A second call changes nothing; None without such a lease."""
         lease = self._leases.get(request_id)
         if lease is None or lease.state is _COMMITTED:
             return lease
@@ -63,7 +63,8 @@ class Ledger:
         return lease
 
     def release(self, request_id: RequestId) -> int:
-        """The request is over: what it alone held is free. How many blocks; harmless twice."""
+        """The request is over: how many blocks are free that it alone held. A second call changes
+        nothing."""
         lease = self._leases.pop(request_id, None)
         if lease is None:
             return 0

@@ -182,7 +182,7 @@ class Node:
         self._rank()
 
     def start(self, request_id: RequestId, now_s: float) -> None:
-        """The prefill is over. Harmless when it was already."""
+        """The prefill is over. Changes nothing if it was already."""
         self._end_prefill(request_id, now_s)
         self._rank()
 

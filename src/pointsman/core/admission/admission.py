@@ -1,8 +1,8 @@
 """May it come in? All of it together: the gate, the central queue, and what waiting costs.
 
 The scheduler asks in this order: the `gate_answer`; after routing, whether there is a
-`newcomer_hold` all the same; where the answer is to wait, the `hold_refusal` before it lets one
-`hold`; then, whenever something ends, whose `turns` it is until nobody may pass.
+`newcomer_hold` all the same; where the answer is to wait, the `hold_refusal`, and without one
+to `hold` it; then, whenever something ends, whose `turns` it is until nobody may pass.
 """
 
 from collections import OrderedDict

@@ -250,7 +250,7 @@ class Loads:
             held.prefills += 1
 
     def prefilled(self, request_id: RequestId, now_s: float) -> None:
-        """Its first token is there, or taken to be. Harmless twice."""
+        """Its first token is there, or taken to be. A second call changes nothing."""
         burden = self._burdens.get(request_id)
         if burden is None or not burden.prefills:
             return
@@ -261,7 +261,7 @@ class Loads:
         self.first_tokens.took(burden.model, now_s - burden.placed_s)
 
     def release(self, request_id: RequestId, freed_blocks: int, now_s: float) -> None:
-        """It is over, and so many blocks are free. Harmless twice."""
+        """It is over, and so many blocks are free. A second call changes nothing."""
         burden = self._burdens.pop(request_id, None)
         if burden is None:
             return

@@ -27,8 +27,11 @@ _Entry = tuple[float, float, RequestId]
 
 
 class UtilityOrder:
-    """Heaps by priority, for the gate lets pass by priority; the key decides among their heads.
-    `penalty` is the power of the size."""
+    """Asked as `FairOrder` is, which tells what each method is for.
+
+    Heaps by priority, for the gate lets pass by priority; the key decides among their heads.
+    `penalty` is the power of the size.
+    """
 
     def __init__(self, aging_s: float, penalty: float) -> None:
         self._aging_s = aging_s
@@ -50,7 +53,6 @@ class UtilityOrder:
             level[:] = sorted({entry for entry in level if self._is_live(entry, request.priority)})
 
     def head(self, admits: Admits) -> tuple[Rank, Waiting] | None:
-        """As in `FairOrder`."""
         best: tuple[Rank, Waiting] | None = None
         for priority, level in self._levels.items():
             while level and not self._is_live(level[0], priority):
@@ -63,15 +65,12 @@ class UtilityOrder:
         return best
 
     def take(self, waiting: Waiting) -> None:
-        """As in `FairOrder`."""
         self.remove(waiting)
 
     def put_back(self, waiting: Waiting) -> None:
-        """As in `FairOrder`."""
         self.add(waiting)
 
     def remove(self, waiting: Waiting) -> None:
-        """As in `FairOrder`."""
         del self._waiting[waiting.request.id]
         self._counts[waiting.request.priority] -= 1
 
@@ -80,11 +79,9 @@ class UtilityOrder:
         return sum(count for p, count in self._counts.items() if p >= priority)
 
     def before(self, request: Request) -> int:
-        """As in `FairOrder`."""
         return self.ahead(request.priority)
 
     def lowest(self) -> int | None:
-        """As in `FairOrder`."""
         return min((p for p, count in self._counts.items() if count), default=None)
 
     def last(self) -> Waiting | None:

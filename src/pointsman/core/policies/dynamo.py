@@ -108,7 +108,7 @@ class ActiveBlocks:
         self._remembered += len(chain)
 
     def remove(self, request_id: RequestId) -> None:
-        """It is over. Harmless if it was never added."""
+        """It is over. Changes nothing if it was never added."""
         if request_id in self._alone:
             node, scheme, count = self._alone.pop(request_id)
             self._counts[node][scheme] -= count
