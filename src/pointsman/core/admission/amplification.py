@@ -1,8 +1,8 @@
-"""How many attempts a request costs, of late: the measure of a retry storm.
+"""Measures a retry storm: how many attempts a request has cost of late.
 
-At the gateway: arrivals for each distinct request. At the engines: placements for each distinct
-request that came so far. 1 is no repeat at all. Counts fade with a half-life of a minute, all by
-the same factor, so that their ratios need no clock.
+At the gateway that is arrivals for each distinct request. At the engines it is placements for each
+distinct request that came so far. 1 means no repeats. Counts fade with a half-life of a minute, all
+by the same factor, so that their ratios need no clock.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ HALF_LIFE_S: Final = 60.0
 _MEMORY_S: Final = memory_s(HALF_LIFE_S)
 
 _FADE_S: Final = 1.0
-"""Counts fade in steps of this: a power for every request would be for nothing."""
+"""Counts fade in steps of this length: a power for every single request would be wasted work."""
 
 
 class Amplification:
@@ -63,5 +63,6 @@ class Amplification:
 
 
 def _ratio(all_: float, repeats: float) -> float:
-    """What was distinct may have faded away when its repeats go on: one at least there was."""
+    """Attempts for each distinct request. At least one is counted as distinct: it may have faded
+    away while its repeats go on."""
     return max(1.0, all_ / max(1.0, all_ - repeats)) if all_ else 1.0

@@ -1,15 +1,18 @@
-"""Who is next of those who wait for the same nodes: by priority, then everybody in turn by tokens.
+"""Orders those who wait for the same nodes: by priority, and within a priority by turns, counted in
+tokens.
 
-Of the priorities the highest is served first, but for aging: among all below high priority, the
-one whose next request came first is, when each named step of priority counts as `aging_s` of
-waiting. So low priority is delayed, not starved.
+The highest priority is served first, but for aging. Among all below high priority each named step
+of priority counts as `aging_s` of waiting, and the one whose next request came first by that is
+served. So low priority is delayed, not starved.
 
 Within a priority tenants take turns: the one that was given the fewest tokens is next (virtual
 token counter, arXiv 2401.00588, algorithm 2, with all tokens at once when a request leaves). A
-tenant that comes in starts level with the least that is there, or it would have saved up a claim
-while it did not wait. Within a tenant the lanes, one for each class of size, take turns the same
-way: a short request never waits for all long ones before it, and the long get their share. Within
-a lane it is first come first served, and who comes back goes first.
+tenant that comes in starts level with the least that is there. Otherwise it would have saved up a
+claim while it did not wait.
+
+Within a tenant there is a lane for each class of size, and lanes take turns the same way. So a
+short request never waits for all long ones before it, and the long get their share. A lane is first
+come, first served, and who comes back goes first.
 
 What is taken and cannot be placed is put back as if it had not been taken.
 """
@@ -25,14 +28,15 @@ from pointsman.core.placement import Waiting
 from pointsman.core.request import Request
 
 Admits = Callable[[int], bool]
-"""Whether the gate is open for a priority; if it is for one, it is for those above."""
+"""Tells whether the gate is open for a priority. If it is, it is open for those above."""
 
 Rank = tuple[int, float]
-"""The order over all: lower is sooner."""
+"""A place in the order over all: lower is sooner."""
 
 LANE_TOKENS = (1_024, 4_096, 16_384, 65_536)
 LANES = len(LANE_TOKENS) + 1
-"""Classes of size, four times as long each: the shortest are served as if they were alone."""
+"""Classes of size, each up to four times as long as the one before. The shortest are served as if
+they were alone."""
 
 LANE_NAMES = ("1k", "4k", "16k", "64k", "longer")
 
@@ -41,12 +45,13 @@ _Queue = OrderedDict[RequestId, Waiting]
 
 
 def lane_of(tokens: int) -> int:
-    """The lane of a request with so many tokens, prompt and output."""
+    """The lane of a request with so many tokens, of prompt and output together."""
     return bisect_left(LANE_TOKENS, tokens)
 
 
 class FairOrder:
-    """Each operation takes the logarithm of the tenants, and a look at each priority there is."""
+    """The order of those who wait for the same nodes. An operation takes time by the logarithm of
+    the number of tenants, and a look at each priority that is there."""
 
     def __init__(self, aging_s: float) -> None:
         self._levels: dict[int, _Level] = {}
@@ -63,7 +68,7 @@ class FairOrder:
         level.add(waiting)
 
     def head(self, admits: Admits) -> tuple[Rank, Waiting] | None:
-        """Who is next of those that the gate lets pass, and how soon among others."""
+        """Who is next of those that the gate lets pass, with its rank among others."""
         best: tuple[Rank, Waiting] | None = None
         for priority, level in self._levels.items():
             waiting = level.head() if len(level) and admits(priority) else None
@@ -83,15 +88,15 @@ class FairOrder:
         self._levels[waiting.request.priority].put_back(waiting)
 
     def remove(self, waiting: Waiting) -> None:
-        """It will never be served, and has taken nobody's turn."""
+        """Forget a request that will never be served. It has taken nobody's turn."""
         self._levels[waiting.request.priority].remove(waiting)
 
     def ahead(self, priority: int) -> int:
-        """Those that are at least as urgent."""
+        """How many are at least as urgent."""
         return sum(len(level) for p, level in self._levels.items() if p >= priority)
 
     def before(self, request: Request) -> int:
-        """At most so many have their turn before a newcomer: all who are more urgent, and those
+        """The most that may have their turn before a newcomer: all who are more urgent, and those
         who take turns with its tenant."""
         priority = request.priority
         level = self._levels.get(priority)
@@ -103,7 +108,7 @@ class FairOrder:
         return min((p for p, level in self._levels.items() if len(level)), default=None)
 
     def last(self) -> Waiting | None:
-        """The latest of the lowest priority."""
+        """The request of the lowest priority that came last."""
         lowest = self.lowest()
         return None if lowest is None else self._levels[lowest].last()
 
@@ -120,8 +125,8 @@ class FairOrder:
 
 
 class _Level:
-    """Those of one priority. Tenants that wait no more are remembered while others wait: their
-    counters say that they have had their turn."""
+    """Those who wait with one priority. Tenants that no longer wait are remembered while others do:
+    their counters say that they have had their turn."""
 
     def __init__(self) -> None:
         self._arrivals: _Queue = OrderedDict()
@@ -174,7 +179,8 @@ class _Level:
         self._present -= not tenant.waits
 
     def before(self, name: str) -> int:
-        """Its own, and as many turns of each other tenant as it will have had."""
+        """The most that have their turn before a newcomer of this tenant: its own, and of each
+        other tenant as many as it will have had turns."""
         tenant = self._tenants.get(name)
         own = 0 if tenant is None else tenant.count
         others = self._present - (own > 0)
@@ -184,7 +190,7 @@ class _Level:
         return self._arrivals[next(reversed(self._arrivals))]
 
     def _next(self) -> "_Tenant | None":
-        """The tenant whose turn it is. Turns that are void are dropped on the way."""
+        """The tenant whose turn it is. Turns that have become void are dropped on the way."""
         turns = self._turns
         while turns:
             served, name = turns[0]
@@ -199,8 +205,8 @@ class _Level:
         return 0 if tenant is None else tenant.served
 
     def _forget_settled(self) -> None:
-        """Before what is remembered outgrows what waits, drop what says nothing any more; and
-        where that is not enough, all turns that were had."""
+        """Keeps what is remembered smaller than what waits: drops counters that say nothing any
+        more and, where that is not enough, all turns that were had."""
         if not self._is_crowded:
             return
         least = self._least()
@@ -227,7 +233,8 @@ class _Level:
 
 
 class _Tenant:
-    """One tenant's lanes. `served` are the tokens that it was given, or as good as."""
+    """One tenant's lanes. `served` counts the tokens that it was given, or is treated as if it had
+    been."""
 
     __slots__ = ("_lanes", "_served", "served")
 
@@ -255,7 +262,7 @@ class _Tenant:
             queue.move_to_end(waiting.request.id, last=False)
 
     def head(self) -> Waiting:
-        """The first of the lane that was given least; of equal ones the shortest."""
+        """The first request of the lane that was given least; of equal lanes, the shortest."""
         lanes, served = self._lanes, self._served
         queue = lanes[min((i for i in range(LANES) if lanes[i]), key=served.__getitem__)]
         return queue[next(iter(queue))]

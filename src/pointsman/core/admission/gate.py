@@ -1,14 +1,14 @@
-"""Whether a request comes in, waits or is refused, before any node is looked at.
+"""Decides whether a request comes in, waits or is refused, before any node is looked at.
 
     below yellow    everybody comes in
     yellow [80 %]   low priority comes in up to its share of the nodes; what is beyond is refused
-    red    [90 %]   whoever is new waits, and only high priority passes. The line is lower the
-                    more high priority holds: as much more of it may come at once
+    red    [90 %]   only high priority comes in, the others wait. The more high priority holds, the
+                    lower is this line: as much more of it may come at once
     very long       prompts of 64k tokens and more wait while they hold their share of the nodes
 
-Shares are of the nodes that could serve the request (`load`). Each line is looked at before the
-request is added, so it is crossed once: what fits nowhere is routing's to find out. Nothing is
-refused for lack of room but low priority: what finds none waits.
+Shares are of the nodes that could serve the request (`load`). A line is compared before the
+request is added, so one request may cross it: what fits nowhere is routing's to find out. Only low
+priority is refused for lack of room; all else waits.
 """
 
 from enum import StrEnum
@@ -30,7 +30,7 @@ class Watermark(StrEnum):
 
 
 class Gate:
-    """Reads the loads; changes nothing."""
+    """Compares the loads with the watermarks. Changes nothing."""
 
     def __init__(self, loads: Loads, rules: AdmissionRules) -> None:
         self._loads = loads
@@ -43,7 +43,7 @@ class Gate:
     def answer(
         self, request: Request, *, is_very_long: bool, now_s: float
     ) -> Hold | Refusal | None:
-        """None lets it pass to routing."""
+        """What the gate says to a request. None lets it pass to routing."""
         rules = self._rules
         part = self._loads.part(request)
         fill = part.fill(now_s)
@@ -63,7 +63,8 @@ class Gate:
     def may_pass(
         self, request: Request, is_very_long: bool, priority: int, *, now_s: float
     ) -> bool:
-        """Whether who waits for the same nodes as `request`, with this priority, may be tried."""
+        """Whether a request of this priority that waits for the same nodes as `request` may be
+        tried."""
         part = self._loads.part(request)
         if is_very_long and self._is_long_full(request, part):
             return False
@@ -73,11 +74,11 @@ class Gate:
         return part.fill(now_s) < self._red_share(part) and part.backlog(rules, now_s) < 1
 
     def load(self, request: Request, now_s: float) -> float:
-        """The share taken of the nodes that could serve it."""
+        """How full the nodes are that could serve the request: the share taken."""
         return self._loads.part(request).fill(now_s)
 
     def watermark(self, request: Request, now_s: float) -> Watermark:
-        """What its nodes are at."""
+        """The watermark that the request's nodes have reached."""
         rules, part = self._rules, self._loads.part(request)
         fill = part.fill(now_s)
         if fill >= self._red_share(part) or part.backlog(rules, now_s) >= 1:
@@ -85,11 +86,12 @@ class Gate:
         return Watermark.YELLOW if fill >= rules.yellow_share else Watermark.GREEN
 
     def _red_share(self, part: Part) -> float:
-        """Where red begins: below it by a share of what the urgent hold."""
+        """The share at which red begins: below the line by a share of what the urgent hold."""
         return self._rules.red_share - self._rules.urgent_headroom * part.high_share()
 
     def _is_long_full(self, request: Request, part: Part) -> bool:
-        """Whether very long prompts have their share. A pool that is theirs is all theirs."""
+        """Whether very long prompts have all of their share. Of a pool that is kept for them that
+        is all of it."""
         if request.pool is not None and request.pool == self._rules.long_context_pool:
             return False
         return part.long_share() >= self._rules.long_context_share

@@ -1,9 +1,9 @@
 """The central queue: requests that wait for a node, each with a deadline.
 
-Those that wait for the same nodes are in one order (`fair` or `utility`); very long prompts are
-in one of their own, since they may have to wait where others need not. Bounded: who finds it
-full is refused by the caller, and of those that are too many the least urgent is. A scan takes
-what may be served now in that order, and puts back what found no place.
+Those that wait for the same nodes are in one order (`fair` or `utility`). Very long prompts have an
+order of their own, since they may have to wait where others need not. The queue is bounded: where
+it is full the caller refuses the newcomer, and where it holds too many it gives up the least
+urgent. A scan takes out, in order, what may be served now, and puts back what found no place.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,8 +20,8 @@ from pointsman.core.placement import Attempt, Waiting
 from pointsman.core.request import Request
 
 MayPass = Callable[[Request, bool, int], bool]
-"""Whether the gate is open: for any request of a part, very long ones or the others, and a
-priority."""
+"""Tells whether the gate is open for a request of some kind: given any request of a part, whether
+it is a very long one, and its priority."""
 
 _DEFAULTS = AdmissionRules()
 _LineKey = tuple[PartKey, bool]
@@ -29,8 +29,8 @@ _Order = FairOrder | UtilityOrder
 
 
 class _Line:
-    """Those that wait for the same nodes. `sample` is any of them, for asking the gate, and
-    `admits` its word in the present scan."""
+    """Those that wait for the same nodes. `sample` is any one of them, for asking the gate.
+    `admits` is the gate's answer in the present scan."""
 
     __slots__ = ("admits", "order", "sample")
 
@@ -45,7 +45,7 @@ def _never(priority: int) -> bool:
 
 
 class HeldQueue:
-    """Held requests by urgency."""
+    """The held requests, by urgency."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class HeldQueue:
         self._lanes = [0] * LANES
 
     def apply(self, length_max: int, hold_s: float, rules: AdmissionRules) -> None:
-        """Other bounds for newcomers, another order for all; who waits goes on waiting."""
+        """Take other bounds for newcomers, and another order for all. Who waits goes on waiting."""
         reorders = _ordering(rules) != _ordering(self._rules)
         self._length_max, self._hold_s, self._rules = length_max, hold_s, rules
         self._allowed = max(length_max, len(self._waiting))
@@ -75,7 +75,7 @@ class HeldQueue:
         return len(self._waiting)
 
     def __iter__(self) -> Iterator[Waiting]:
-        """In order of arrival."""
+        """The held requests, in order of arrival."""
         return iter(self._waiting.values())
 
     def __contains__(self, request_id: RequestId) -> bool:
@@ -87,11 +87,11 @@ class HeldQueue:
 
     @property
     def lanes(self) -> list[int]:
-        """How many of them are in each lane."""
+        """How many wait in each lane."""
         return list(self._lanes)
 
     def hold_s(self, request: Request) -> float:
-        """How long it may wait."""
+        """How long a request may wait."""
         hold_s = self._hold_s if request.hold_s is None else request.hold_s
         return hold_s if request.slo_ttft_s is None else min(hold_s, request.slo_ttft_s)
 
@@ -107,8 +107,9 @@ class HeldQueue:
         load: float = 1.0,
         hold_s: float | None = None,
     ) -> Waiting:
-        """Queue it. Its deadline counts from `since_s`; its turn is by its arrival, so that
-        whoever comes back has lost nothing. `surplus` tells whether that was one too many."""
+        """Queue a request. Its deadline counts from `since_s`. Its turn goes by its arrival, so
+        that one that comes back has lost nothing. `surplus` tells whether that made one too
+        many."""
         request = attempt.request
         self._allowed = max(self._length_max, len(self._waiting))
         assert request.id not in self._waiting, request.id
@@ -128,7 +129,7 @@ class HeldQueue:
         return waiting
 
     def remove(self, request_id: RequestId) -> Waiting | None:
-        """Take it out, since it is over. None when it does not wait here."""
+        """Take out a request that is over. None if it does not wait here."""
         waiting = self._waiting.get(request_id)
         if waiting is None:
             return None
@@ -142,8 +143,8 @@ class HeldQueue:
         return waiting
 
     def surplus(self) -> list[Waiting]:
-        """Take out who is too many since the last one came, the least urgent and latest first. A
-        queue that was made shorter keeps who waits."""
+        """Take out those who have become too many with the last newcomer: the least urgent first,
+        of these the latest. A queue that was made shorter keeps who waits already."""
         surplus: list[Waiting] = []
         while len(self._waiting) > self._allowed:
             lasts = [line.order.last() for line in self._lines.values()]
@@ -153,19 +154,19 @@ class HeldQueue:
         return surplus
 
     def has_less_urgent(self, request: Request) -> bool:
-        """Whether somebody would give way to `request` if the queue is full."""
+        """Whether somebody would give way to `request` when the queue is full."""
         lowest = [line.order.lowest() for line in self._lines.values()]
         return any(priority is not None and priority < request.priority for priority in lowest)
 
     def ahead(self, request: Request, *, is_very_long: bool = False) -> int:
-        """Those that wait for the same nodes and are at least as urgent."""
+        """How many wait for the same nodes and are at least as urgent."""
         if not self._lines:
             return 0
         line = self._lines.get((part_key(request), is_very_long))
         return 0 if line is None else line.order.ahead(request.priority)
 
     def before(self, request: Request, *, is_very_long: bool = False) -> int:
-        """At most so many of those that wait for the same nodes have their turn before it."""
+        """The most that have their turn before it, of those that wait for the same nodes."""
         line = self._lines.get((part_key(request), is_very_long))
         return 0 if line is None else line.order.before(request)
 
@@ -177,11 +178,11 @@ class HeldQueue:
     # --- a scan ------------------------------------------------------------------------
 
     def turns(self, may_pass: MayPass) -> Iterator[Waiting]:
-        """Take out one after the other who is next of those that may pass. While a scan lasts the
-        gate may close, and nobody comes. What finds no place is to be `put_back` at its end, all
+        """Take out, one by one, who is next of those that may pass. If the gate closes during the
+        scan, nobody more comes. What finds no place is to be `put_back` at the end of the scan, all
         at once.
 
-        Every line is asked once, and then only the one whose turn it is.
+        Every line is asked once, and after that only the one whose turn it is.
         """
         heads: list[tuple[Rank, int, _Line]] = []
         for place, ((_, is_very_long), line) in enumerate(self._lines.items()):
@@ -202,7 +203,7 @@ class HeldQueue:
                 heappush(heads, (head[0], place, line))
 
     def put_back(self, missed: list[Waiting]) -> None:
-        """The scan is over, and these found no place: as if they had not been taken."""
+        """End the scan: these found no place, and wait on as if they had not been taken."""
         for waiting in reversed(missed):
             self._insert(waiting)
             self._lines[_line_key(waiting)].order.put_back(waiting)
@@ -250,8 +251,8 @@ class HeldQueue:
         return waiting if waiting is not None and waiting.deadline_s == deadline_s else None
 
     def _drop_stale_deadlines(self) -> None:
-        """The heap is cleaned from its head, and rebuilt when it is mostly stale: its length
-        stays below twice the queue's plus a constant."""
+        """Clean the heap of deadlines from its head, and rebuild it when it is mostly stale. So its
+        length stays below twice the queue's plus a constant."""
         heap = self._deadlines
         while heap and self._live(*heap[0]) is None:
             heappop(heap)
@@ -259,7 +260,7 @@ class HeldQueue:
             heap[:] = sorted((w.deadline_s, w.request.id) for w in self._waiting.values())
 
     def check(self) -> None:
-        """Lines, map and deadlines hold the same requests."""
+        """Assert that lines, map and deadlines hold the same requests."""
         assert sum(len(line.order) for line in self._lines.values()) == len(self._waiting)
         for lane, count in enumerate(self._lanes):
             assert count == sum(w.lane == lane for w in self._waiting.values()), (lane, count)

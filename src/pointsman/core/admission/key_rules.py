@@ -1,4 +1,4 @@
-"""What an API key may do, and how far it has done it: values only."""
+"""The limits of an API key, and how much of them is used: values only."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from pointsman.core.limits import PRIORITY_MAX
 
 
 class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds on one key; None is none. Tokens are the prompt's and the output's together."""
+    """The bounds of one key; None is no bound. Tokens are those of prompt and output together."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -15,9 +15,10 @@ class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What one key may do. `name` is the tenant of its requests; empty leaves that to them.
+    """What one key may do. `name` is the tenant of its requests; if it is empty the requests say
+    that themselves.
 
-    `models` empty is all of them. A priority above `priority_max` is lowered to it.
+    `models` lists what it may use; empty is all. A priority above `priority_max` is lowered to it.
     `names_tenants` lets its requests name their own tenant: for a gateway behind a gateway.
     """
 
@@ -29,7 +30,8 @@ class KeyRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exceeded(msgspec.Struct, frozen=True):
-    """Why a request may not come in now, and when it may; None where waiting never helps."""
+    """Why a request may not come in now, and in how many seconds it may: None where waiting never
+    helps."""
 
     reason: Reason
     wait_s: float | None
@@ -37,7 +39,7 @@ class Exceeded(msgspec.Struct, frozen=True):
 
 
 class Standing(msgspec.Struct, frozen=True, gc=False):
-    """A bucket as its key's owner is told: the limit a minute, what is left of it, and the
+    """A bucket as the owner of its key is told of it: the limit a minute, what is left, and the
     seconds until all of it is there again."""
 
     limit: int

@@ -1,4 +1,4 @@
-"""How full each part of the cluster is: running totals of what placed requests hold.
+"""Knows how full each part of the cluster is: running totals of what placed requests hold.
 
 A part is the nodes that could serve a request: those of its model that match its pool, zone and
 labels. Requests are booked on nodes, and each node adds to the parts that it belongs to; so a
@@ -24,17 +24,17 @@ from pointsman.core.node import Node
 from pointsman.core.request import Request
 
 PARTS_MAX = 1_024
-"""Combinations of model, pool, zone and labels that have totals of their own. Clients name them:
-what is beyond goes by its model alone."""
+"""The most combinations of model, pool, zone and labels that have totals of their own. Clients name
+them, so there could be any number. What is beyond goes by its model alone."""
 
 _LOOK_S: Final = 1.0
-"""How long a sum over the nodes' scrapes is good for: that is how often they come."""
+"""How long a sum over the nodes' scrapes is good for: scrapes come as often as that."""
 
 PartKey = tuple[ModelName, str | None, str | None, tuple[tuple[str, str], ...]]
 
 
 def part_key(request: Request) -> PartKey:
-    """What tells apart the nodes that could serve `request`."""
+    """The key of the nodes that could serve `request`: one for each part."""
     return (request.model, request.pool, request.zone, request.labels)
 
 
@@ -57,8 +57,8 @@ class Holding:
 
 
 class Part:
-    """Nodes that could serve the same requests. `high`, `low` and `long` are within `all`: what
-    high and low priority hold, and what very long prompts hold."""
+    """Nodes that could serve the same requests. `all` is what is held there. `high`, `low` and
+    `long` are parts of it: what high priority, low priority and very long prompts hold."""
 
     __slots__ = (
         "_foreign",
@@ -90,33 +90,34 @@ class Part:
         return len(self._nodes)
 
     def foreign(self, now_s: float) -> int:
-        """Requests there that are not ours, as scraped."""
+        """How many requests are there that are not ours, by the scrapes."""
         if now_s - self._looked_s >= _LOOK_S:
             self._looked_s = now_s
             self._foreign = sum(node.foreign(now_s) for node in self._nodes)
         return self._foreign
 
     def fill(self, now_s: float) -> float:
-        """The share that is taken of what runs out first, slots or blocks."""
+        """How full these nodes are: the share taken of slots or of blocks, whichever runs out
+        first."""
         return self._share(self.all, self.foreign(now_s))
 
     def high_share(self) -> float:
-        """What high priority has of them."""
+        """The share of them that high priority holds."""
         return self._share(self.high, 0)
 
     def low_share(self) -> float:
-        """What low priority has of them."""
+        """The share of them that low priority holds."""
         return self._share(self.low, 0)
 
     def long_share(self) -> float:
-        """What very long prompts have of them: of slots or blocks, or of the nodes themselves,
-        where one that computes such a prompt begins nothing else for many seconds."""
+        """The share that very long prompts hold: of slots or blocks, or of the nodes themselves. A
+        node that computes such a prompt begins nothing else for many seconds."""
         nodes = len(self._nodes)
         computing = self.long.prefills / nodes if nodes else 0.0
         return max(computing, self._share(self.long, 0))
 
     def backlog(self, rules: AdmissionRules, now_s: float) -> float:
-        """Prefill work that waits, as a share of what may while there are urgent requests."""
+        """Prefill work that waits, as a share of what may wait while there are urgent requests."""
         nodes = len(self._nodes)
         if not nodes or now_s >= self.urgent_until_s:
             return 0.0
@@ -133,7 +134,7 @@ class Part:
 
 
 class _Account:
-    """One node's holdings, and those of its parts that go along with them."""
+    """What is held on one node, with the holdings of the parts that it belongs to."""
 
     __slots__ = ("all", "high", "long", "low", "parts", "urgent_until_s")
 
@@ -146,13 +147,14 @@ class _Account:
         self.urgent_until_s = float("-inf")
 
     def urge(self, until_s: float) -> None:
-        """A request of high priority goes to the node, which is urgent for as long."""
+        """Note that a request of high priority goes to the node. For a while that makes the node
+        urgent."""
         self.urgent_until_s = until_s
         for part in self.parts:
             part.urgent_until_s = until_s
 
     def holdings(self, priority: int, *, is_long: bool) -> list[Holding]:
-        """All that change with a request of that kind."""
+        """All holdings that a request of that kind changes."""
         parts = self.parts
         holdings = [self.all, *[part.all for part in parts]]
         if priority >= PRIORITY_HIGH:
@@ -165,8 +167,8 @@ class _Account:
 
 
 class _Burden:
-    """What one placed request holds, and since when. `prefill_s` is 0 once it has begun to
-    stream, and `prefills` False."""
+    """What one placed request holds, and since when. Once it has begun to stream `prefill_s` is 0
+    and `prefills` False."""
 
     __slots__ = (
         "account",
@@ -194,7 +196,7 @@ class _Burden:
 
 class Loads:
     """All totals. The bookings change them, the gate asks for them. `rules` may be replaced at any
-    time: who was placed by others stays counted by those."""
+    time; what was booked under the old rules stays counted by those."""
 
     def __init__(self, cluster: Cluster, ledger: Ledger, rules: AdmissionRules) -> None:
         self.rules = rules
@@ -233,7 +235,8 @@ class Loads:
         blocks: int,
         prefill_s: float,
     ) -> None:
-        """A request is placed, has taken so many blocks, and has so much prefill to come."""
+        """Note that a request is placed: it has taken so many blocks, and has so much prefill to
+        come."""
         if self._version != self._cluster.version:
             self._regroup()
         account = self._account(node_id)
@@ -250,7 +253,7 @@ class Loads:
             held.prefills += 1
 
     def prefilled(self, request_id: RequestId, now_s: float) -> None:
-        """Its first token is there, or taken to be. A second call changes nothing."""
+        """Note that its first token is there, or is taken to be. A second call changes nothing."""
         burden = self._burdens.get(request_id)
         if burden is None or not burden.prefills:
             return
@@ -261,7 +264,7 @@ class Loads:
         self.first_tokens.took(burden.model, now_s - burden.placed_s)
 
     def release(self, request_id: RequestId, freed_blocks: int, now_s: float) -> None:
-        """It is over, and so many blocks are free. A second call changes nothing."""
+        """Note that it is over, and so many blocks are free. A second call changes nothing."""
         burden = self._burdens.pop(request_id, None)
         if burden is None:
             return
@@ -286,7 +289,8 @@ class Loads:
         return account
 
     def _regroup(self) -> None:
-        """Nodes came, went or changed: parts are made anew when they are asked for."""
+        """Nodes came, went or changed: drop the parts, which are made anew when they are asked
+        for."""
         self._version = self._cluster.version
         self._parts.clear()
         for node_id, account in list(self._accounts.items()):
@@ -310,7 +314,8 @@ class Loads:
         return part
 
     def check(self) -> None:
-        """Every total is the sum of what the requests hold, and nothing is negative."""
+        """Assert that every total is the sum of what the requests hold, and that nothing is
+        negative."""
         for node_id, account in self._accounts.items():
             burdens = [b for b in self._burdens.values() if b.account is account]
             if self._cluster.get(node_id) is not None:
@@ -327,7 +332,7 @@ class Loads:
 
 
 def _check(held: Holding, burdens: list[_Burden], blocks: int | None = None) -> None:
-    """What they took, unless something else is known of that."""
+    """Assert that a holding is the sum of its burdens; of blocks, `blocks` where that is given."""
     blocks = sum(burden.blocks for burden in burdens) if blocks is None else blocks
     assert held.inflight == len(burdens), (held.inflight, burdens)
     assert held.blocks == blocks, (held.blocks, blocks)

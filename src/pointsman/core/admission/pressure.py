@@ -1,8 +1,8 @@
-"""How long refused clients are told to wait, so that they come back spread out and not in step.
+"""Says how long refused clients should wait, so that they come back spread out and not in step.
 
-Who is refused comes again. If r are refused for each one placed, they should come back over r
-more seconds than the least, or each second brings all of them. Jitter of a half keeps those
-apart that were refused together, by a restart or a full queue.
+Who is refused comes again. If r are refused for each one placed, they should come back over r more
+seconds than the least wait; otherwise each second brings all of them. Up to a half is added by
+chance, so that those who were refused together, by a restart or a full queue, come apart.
 """
 
 from random import Random
@@ -12,17 +12,19 @@ from pointsman.core.faded import left, memory_s
 from pointsman.core.limits import RETRY_AFTER_MAX_S
 
 PRESSURE_S_MAX = 10.0
-"""The most that pressure adds. Who waits longer leaves room unused when the trouble is over."""
+"""The most that pressure adds, in seconds. Who waits longer leaves room unused when the trouble is
+over."""
 
 JITTER = 0.5
-"""The most that chance adds, as a share. It never takes off: who comes early is turned away."""
+"""The most that chance adds, as a share. Chance never shortens a wait: who comes early is turned
+away."""
 
 _MEMORY_S: Final = memory_s(10.0)
 _FADE_S: Final = 0.25
 
 
 class Pressure:
-    """Refusals for each placement, of late."""
+    """Counts refusals for each placement, of late."""
 
     def __init__(self) -> None:
         self._refused = 0.0
@@ -40,7 +42,7 @@ class Pressure:
         self._placed += 1.0
 
     def wait_s(self, least_s: float, now_s: float) -> float:
-        """`least_s` and what pressure adds."""
+        """`least_s` with what pressure adds."""
         self._fade(now_s)
         return least_s + min(PRESSURE_S_MAX, self._refused / max(1.0, self._placed))
 

@@ -1,8 +1,8 @@
-"""One key's limits at work: requests and tokens a minute, requests at once.
+"""Applies one key's limits: requests and tokens a minute, requests at once.
 
-Tokens are reserved by the prompt's estimate when a request comes in, and corrected by what
-the engine counted when it ends. So a burst of long answers overdraws: the debt is paid off
-before the key's next request.
+Tokens are reserved by the prompt's estimate when a request comes in, and corrected by what the
+engine counted when it ends. So a burst of long answers overdraws, and the debt is paid off before
+the key's next request.
 """
 
 from pointsman.core.admission.key_rules import Exceeded, KeyLimits, QuotaState, Standing
@@ -10,11 +10,13 @@ from pointsman.core.admission.token_bucket import TokenBucket
 from pointsman.core.errors import Reason
 
 _CONCURRENCY_WAIT_S = 1.0
-"""Nobody knows when a request of the key ends; a second is the shortest wait there is."""
+"""What a request beyond the key's concurrency is told to wait. Nobody knows when one of the key's
+requests ends, and a second is the shortest wait that can be told."""
 
 
 class Quota:
-    """`enter`, and if it answers None `leave` exactly once. One thread owns it."""
+    """The quota of one key. Call `enter` and, if it answers None, `leave` exactly once. One thread
+    owns it."""
 
     def __init__(self, limits: KeyLimits) -> None:
         self.inflight = 0
@@ -23,8 +25,8 @@ class Quota:
         self._tokens = _bucket(limits.tokens_per_minute)
 
     def enter(self, tokens: int, now_s: float, *, replaces: bool = False) -> Exceeded | None:
-        """Let a request of about `tokens` in and book it; or say what it exceeds, and book
-        nothing. One that `replaces` another of the key's runs in its place."""
+        """Let a request of about `tokens` in and book it; or say what it exceeds, and book nothing.
+        One that `replaces` another request of the key takes that one's place."""
         exceeded = self._exceeded(tokens, now_s, self.inflight - replaces)
         if exceeded is not None:
             return exceeded
@@ -36,7 +38,7 @@ class Quota:
         return None
 
     def leave(self, reserved: int, used: int, now_s: float) -> None:
-        """A request is over that reserved so many tokens and used so many."""
+        """End a request that reserved so many tokens and used so many."""
         assert self.inflight > 0, "left more often than entered"
         self.inflight -= 1
         if self._tokens is None:
@@ -47,13 +49,13 @@ class Quota:
             self._tokens.give_back(reserved - used, now_s)
 
     def change(self, limits: KeyLimits, now_s: float) -> None:
-        """Other limits from here on; what is used and in flight stays counted."""
+        """Take other limits from here on. What is used and in flight stays counted."""
         self._concurrency_max = limits.concurrency_max
         self._requests = _resized(self._requests, limits.requests_per_minute, now_s)
         self._tokens = _resized(self._tokens, limits.tokens_per_minute, now_s)
 
     def state(self, now_s: float) -> QuotaState:
-        """What is in flight, and what is left of each limit."""
+        """What is in flight now, and what is left of each limit."""
         return QuotaState(
             self.inflight,
             self._concurrency_max,

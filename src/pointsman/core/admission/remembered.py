@@ -1,4 +1,4 @@
-"""What the retry guard remembers: of a request that was turned away, and of who sent it."""
+"""What the retry guard remembers, of each request that was turned away and of its sender."""
 
 from typing import Final
 
@@ -6,10 +6,12 @@ from pointsman.core import faded
 from pointsman.core.faded import Faded, left
 
 STRIKES_MAX: Final = 6.0
-"""Each strike doubles the wait; more than this many would pass any bound on it."""
+"""The most strikes that count. Each doubles the wait, and more of them would pass any bound on
+it."""
 
 _STRIKE_GAP_S: Final = 1.0
-"""Strikes come no faster: a burst of equal requests that were refused together is one mistake."""
+"""The least time between strikes: a burst of equal requests that were refused together is one
+mistake."""
 
 _HASTY_MIN: Final = 2.0
 """Requests that must have come too early before a client counts as hasty."""
@@ -24,9 +26,9 @@ _RATE_MEMORY_S: Final = faded.memory_s(30.0)
 
 
 class TurnedAway:
-    """A request that was refused, or given up: `owed` times without having come again, `ran`
-    times after an engine had worked for it, and `running` that came again and are not over.
-    `gave_up` is what happened last; before `until_s` it is early."""
+    """A request that was refused or given up. `owed` counts how often without having come again,
+    `ran` how often after an engine had worked for it, and `running` those that came again and are
+    not over. `gave_up` is what happened last. Before `until_s` it is early."""
 
     __slots__ = (
         "_strikes",
@@ -55,16 +57,17 @@ class TurnedAway:
 
     @property
     def is_given_up_again(self) -> bool:
-        """Whether the one that runs is most likely given up as well, if another comes now: a new
-        connection may be seen before the end of the old one, and a proxy may keep that open."""
+        """Whether the one that runs is most likely given up as well, if another comes now. A new
+        connection may be seen before the end of the old one, and a proxy may keep the old one
+        open."""
         return self.running > 0 and self.times_given_up > 0
 
     def strikes(self, now_s: float, memory_s: float) -> float:
-        """What is left of its strikes."""
+        """The strikes that are left at this time."""
         return self._strikes.at(now_s, memory_s)
 
     def strike(self, now_s: float, memory_s: float) -> None:
-        """One more, unless the last one was just now."""
+        """Add a strike, unless the last one was just now."""
         if self._strikes and now_s - self._struck_s < _STRIKE_GAP_S:
             return
         room = STRIKES_MAX - self._strikes.at(now_s, memory_s)
@@ -73,8 +76,8 @@ class TurnedAway:
 
 
 class Sender:
-    """A client: its rate in calm times, what it may send while any request of its own has been
-    told to wait (`until_s`), and how many of them did not."""
+    """A client. Kept of it are its rate in calm times, what it may send while any request of its
+    own has been told to wait (`until_s`), and how many of its requests did not wait."""
 
     __slots__ = (
         "_allowance",
@@ -98,7 +101,7 @@ class Sender:
     # --- its rate -----------------------------------------------------------------------
 
     def came_in_calm(self, now_s: float) -> None:
-        """Learn its rate."""
+        """Learn its rate from a request that came in calm times."""
         self._calm = self._calm * left(now_s - self._at_s, _RATE_MEMORY_S) + 1.0
         self._allowance = _BURST
         self._at_s = now_s
@@ -116,15 +119,16 @@ class Sender:
     # --- its haste ----------------------------------------------------------------------
 
     def turned_away(self, now_s: float, memory_s: float) -> None:
-        """One more of its requests was."""
+        """Count one more of its requests as turned away."""
         self._turned_away.add(1.0, now_s, memory_s)
 
     def came_early(self, now_s: float, memory_s: float) -> None:
-        """One of those came back too early; counted once for each."""
+        """Count one of those as back too early; each counts once."""
         self._early.add(1.0, now_s, memory_s)
 
     def is_hasty(self, now_s: float, memory_s: float, share: float) -> bool:
-        """Whether nearly all that is turned away, so much of it, comes back too early."""
+        """Whether nearly all of what is turned away comes back too early, once there is enough of
+        it to tell."""
         early = self._early.at(now_s, memory_s)
         turned_away = self._turned_away.at(now_s, memory_s)
         return early >= max(_HASTY_MIN, share * turned_away)

@@ -1,7 +1,7 @@
-"""How many second attempts the cluster can bear.
+"""Bounds how many second attempts the cluster makes.
 
-A bucket: each first attempt puts `budget_ratio` of a token in, each retry takes one out. So
-retries stay below that share of the traffic however many nodes fail, and a quiet cluster has
+It is a bucket: each first attempt puts `budget_ratio` of a token in, and each retry takes one out.
+So retries stay below that share of the traffic however many nodes fail. A quiet cluster has
 `budget_min` to start with.
 """
 
@@ -9,14 +9,14 @@ from pointsman.core.errors import FailureKind
 from pointsman.core.limits import RetryRules
 
 _SAVED_MAX = 10
-"""Times `budget_min`: what a long calm may save up."""
+"""What a long calm may save up, as a multiple of `budget_min`."""
 
 
 _DEFAULTS = RetryRules()
 
 
 class RetryBudget:
-    """Deposits by first attempts, withdrawals by retries."""
+    """The bucket: first attempts pay in, retries take out."""
 
     def __init__(self, rules: RetryRules = _DEFAULTS) -> None:
         self._tokens = float(rules.budget_min)
@@ -35,13 +35,13 @@ class RetryBudget:
             self._tokens += self._ratio
 
     def are_enough(self, attempts: int, kind: FailureKind) -> bool:
-        """Whether a request of so many failed attempts may make no other."""
+        """Whether a request that has failed so often may make no further attempt."""
         rules = self._rules
         is_busy = kind is FailureKind.BUSY
         return attempts >= (rules.busy_attempts_max if is_busy else rules.attempts_max)
 
     def take(self) -> bool:
-        """Whether a retry may be made; if so it is booked."""
+        """Whether a retry may be made. If so, it is booked."""
         if self._tokens < 1.0:
             return False
         self._tokens -= 1.0

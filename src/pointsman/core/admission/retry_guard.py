@@ -1,4 +1,4 @@
-"""Retry storms: who comes back sooner than told is turned away first, while there is no room.
+"""Refuses retry storms: while there is no room, who comes back sooner than told is turned away.
 
 Clients that retry at once turn a moment's trouble into a lasting one: each refusal and each
 time-out brings the request back, until engines work for clients that have left. So the guard
@@ -6,14 +6,14 @@ remembers what was turned away, by client and fingerprint, with the time from wh
 again: the Retry-After that it was told, or a moment after its client gave up by itself.
 
 - The same request, back too early, gets a strike and a longer Retry-After, and is refused
-  without being routed. Another request of the same client is not, nor the same words of another
-  tenant: a key or an address may be many people.
+  without being routed. Another request of the same client is let in, and so are the same words of
+  another tenant: a key or an address may be many people.
 - A client is refused as a whole only where nearly all of what was turned away came back too early,
   or, where its requests all differ, what exceeds the rate that it had before by a half. A crowd,
   like an address without a key, never is: nobody there answers for the others.
-- Strikes halve over time. Who waits as told is served as anybody, and once there has been room
-  for a moment everybody is, so that no capacity is lost to a penalty. A gap that has only just
-  opened is for who waits, or has not been here before: there are many more repeats than gaps.
+- Strikes halve over time. Who waits as told is served like anybody else. Once there has been room
+  for a moment everybody is served, so that no capacity is lost to a penalty. A gap that has only
+  just opened is for who waits, or has not been here before: there are many more repeats than gaps.
 
 Memory is bounded: the oldest is forgotten, which is mercy and no harm.
 """
@@ -39,7 +39,8 @@ from pointsman.core.placement import Refusal
 from pointsman.core.request import Outcome, Request
 
 _EARLY_SHARE: Final = 0.9
-"""Of the wait that was told: clocks differ, and some clients' jitter takes a little off."""
+"""The share of the wait that was told after which a request counts as in time: clocks differ, and
+some clients' jitter takes a little off."""
 
 _GAVE_UP_WAIT_S: Final = 1.0
 """Least wait of who gave up by itself, before pressure adds to it: as long as a refusal would have
@@ -59,10 +60,10 @@ so there are no more of them than are configured."""
 
 
 class RetryGuard:
-    """What was turned away lately, and by whom it was sent.
+    """Remembers what was turned away lately and who sent it, and refuses what comes back too early.
 
     `is_contended` tells whether a request could only wait now. A request without a client is
-    nobody's. The generator is the guard's own, so that jitter changes no choice of a policy's.
+    nobody's. The generator is the guard's own, so that jitter changes no choice of a policy.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class RetryGuard:
         self._clients: OrderedDict[str, Sender] = OrderedDict()  # in order of last arrival
 
     def apply(self, rules: GuardRules) -> None:
-        """Go by these from here on; strikes stay."""
+        """Go by these rules from here on. Strikes stay."""
         self.rules = rules
         self._strike_memory_s = memory_s(rules.strike_half_life_s)
 
@@ -106,7 +107,7 @@ class RetryGuard:
         return early
 
     def placed(self, request: Request, now_s: float, *, again: bool) -> None:
-        """The request goes to an engine; `again` if the gateway has tried it before."""
+        """Note that the request goes to an engine; `again` if the gateway has tried it before."""
         self._pressure.placed(now_s)
         turned = self._known(request)
         if turned is not None and turned.ran:
@@ -117,8 +118,8 @@ class RetryGuard:
     def told(
         self, request: Request, reason: Reason, wait_s: float | None, now_s: float, *, ran: bool
     ) -> float | None:
-        """The request is refused, and room is expected in `wait_s`: what to tell its client.
-        `ran` if an engine has worked for it."""
+        """How long the client of a refused request is told to wait, where room is expected in
+        `wait_s`. None where no such wait is told. `ran` if an engine has worked for it."""
         is_penalty = reason is Reason.RETRY_EARLY or reason is Reason.RETRY_STORM
         if not is_penalty:
             self._over(request)
@@ -140,14 +141,14 @@ class RetryGuard:
         return told_s
 
     def settled(self, request: Request, outcome: Outcome, now_s: float, *, ran: bool) -> None:
-        """A request is over. If its client left, or it took too long, it may be back at once;
-        `ran` if an engine has worked for it."""
+        """Note that a request is over; `ran` if an engine has worked for it. If its client left, or
+        it took too long, it may be back at once."""
         self._over(request)
         if outcome.end is _CLIENT_GONE or outcome.end is _TIMEOUT:
             self._gave_up(request, now_s, ran=ran)
 
     def _over(self, request: Request) -> None:
-        """It was let in, and does not run any more."""
+        """Note that a request that was let in does not run any more."""
         turned = self._known(request)
         if turned is not None and turned.running:
             turned.running -= 1
@@ -199,8 +200,8 @@ class RetryGuard:
         return Refusal(Reason.RETRY_EARLY, ANSWERS[Reason.RETRY_EARLY].message)
 
     def _too_many(self, request: Request, client: Sender, now_s: float) -> Refusal | None:
-        """Whether the client as a whole is in a hurry: it hardly ever waits, or it sends so much
-        more than before that it must be retrying."""
+        """Whether the client as a whole is in a hurry. Either it hardly ever waits, or it sends so
+        much more than before that it must be retrying."""
         is_hasty = client.is_hasty(now_s, self._strike_memory_s, self.rules.hasty_share)
         if client.until_s <= now_s and not is_hasty:
             client.came_in_calm(now_s)
@@ -224,7 +225,7 @@ class RetryGuard:
     def _note(
         self, request: Request, now_s: float, *, gave_up: bool, ran: bool
     ) -> TurnedAway | None:
-        """Remember that the request was turned away; None where nothing tells it apart."""
+        """Remember that the request was turned away. None where nothing tells it apart."""
         if not request.client:
             return None
         client = self._client(request.client, now_s)
@@ -246,22 +247,23 @@ class RetryGuard:
         return turned
 
     def _known(self, request: Request) -> TurnedAway | None:
-        """What is remembered of the request. Of those whose client has nothing there, which are
-        all in calm, not even the prompt is hashed."""
+        """What is remembered of the request. Where nothing is remembered of the client, which is
+        all of them in calm times, not even the prompt is hashed."""
         client = self._clients.get(request.client)
         if client is None or client.noted_s == _NEVER_S:
             return None
         return self._turned.get(_key(request))
 
     def _keep_away(self, turned: TurnedAway | None, client: Sender | None, until_s: float) -> None:
-        """The request by its latest word; its client by the longest of all."""
+        """Set until when to keep away: the request by what it was told last, its client by the
+        longest that any of its requests was told."""
         if turned is not None:
             turned.until_s = until_s
         if client is not None and client.until_s < until_s:
             client.until_s = until_s
 
     def _forget_oldest(self, now_s: float) -> None:
-        """Two for each that comes in, so that the old are gone before the new are many."""
+        """Forget two for each that comes in, so that the old are gone before the new are many."""
         for _ in range(2):
             oldest = next(iter(self._turned))
             age_s = now_s - self._turned[oldest].noted_s
@@ -282,7 +284,7 @@ class RetryGuard:
     # --- views --------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Bounds and order hold."""
+        """Assert that bounds and order hold."""
         assert len(self._turned) <= REFUSALS_REMEMBERED_MAX, len(self._turned)
         assert len(self._clients) <= CLIENTS_REMEMBERED_MAX, len(self._clients)
         noted_s = [turned.noted_s for turned in self._turned.values()]

@@ -4,13 +4,14 @@ The level may fall below zero: what was used is used, and is paid off by waiting
 """
 
 _SLACK = 1e-6
-"""Of a token: who waits as long as told is not sent away for a rounding error."""
+"""The share of a token that may be missing: who waits as long as told is not sent away for a
+rounding error."""
 
 _MINUTE_S = 60.0
 
 
 class TokenBucket:
-    """Full at first. `now_s` never goes back; the owner is one thread."""
+    """A bucket that starts full. `now_s` never goes back; one thread owns it."""
 
     def __init__(self, per_minute: int) -> None:
         assert per_minute > 0, per_minute
@@ -46,7 +47,7 @@ class TokenBucket:
         return max(0.0, amount - self.level(now_s)) * _MINUTE_S / self.per_minute
 
     def resize(self, per_minute: int, now_s: float) -> None:
-        """Another limit from here on. What was taken stays taken."""
+        """Take another limit from here on. What was taken stays taken."""
         assert per_minute > 0, per_minute
         taken = self.per_minute - self.level(now_s)
         self.per_minute = per_minute

@@ -1,4 +1,4 @@
-"""Who is next of those who wait for the same nodes: most utility first.
+"""Orders those who wait for the same nodes: most utility first.
 
     utility = weight / (size^penalty · (1 + load))        weight = 4^(priority / 10)
     score   = ln utility + waited / aging_s
@@ -20,17 +20,17 @@ from pointsman.core.placement import Waiting
 from pointsman.core.request import Request
 
 _STEP_WEIGHT = 4.0
-"""What a named step of priority is worth: four times the length."""
+"""What a named step of priority is worth: it outweighs four times the length."""
 
 _STALE_MAX = 64
 _Entry = tuple[float, float, RequestId]
 
 
 class UtilityOrder:
-    """Asked as `FairOrder` is, which tells what each method is for.
+    """The order by utility. It is asked as `FairOrder` is, which says what each method is for.
 
-    Heaps by priority, for the gate lets pass by priority; the key decides among their heads.
-    `penalty` is the power of the size.
+    There is a heap for each priority, since the gate lets pass by priority; the key decides among
+    their heads. `penalty` is the power of the size.
     """
 
     def __init__(self, aging_s: float, penalty: float) -> None:
@@ -75,7 +75,7 @@ class UtilityOrder:
         self._counts[waiting.request.priority] -= 1
 
     def ahead(self, priority: int) -> int:
-        """Those that are at least as urgent: who has more utility is not counted."""
+        """How many are at least as urgent; who merely has more utility is not counted."""
         return sum(count for p, count in self._counts.items() if p >= priority)
 
     def before(self, request: Request) -> int:
@@ -85,7 +85,7 @@ class UtilityOrder:
         return min((p for p, count in self._counts.items() if count), default=None)
 
     def last(self) -> Waiting | None:
-        """The one of least utility among the lowest priority."""
+        """The request of least utility among those of the lowest priority."""
         lowest = self.lowest()
         if lowest is None:
             return None

@@ -1,12 +1,12 @@
-"""What waiting is foretold from: mean times, and the rates at which requests come.
+"""Foretells how long a request waits, from mean times and the rates at which requests come.
 
-By Little's law the nodes take so many of a model's requests a second in as there are in a stage of
-theirs, by the mean time that they spend there:
+By Little's law, what passes through a stage in a second is what is in it, divided by the mean time
+spent there. So the nodes take in, of a model's requests:
 
     drain = max(prefills / mean time to first token, in flight / mean execution time)      [1/s]
     wait  = position / (drain - overtaking)                                                [s]
 
-In a steady overload both stages are as fast; while nodes fill up the first one tells how fast.
+In a steady overload both stages are equally fast; while nodes fill up the first one says how fast.
 `overtaking` is the rate at which more urgent requests come for the same nodes: they take the room
 that becomes free. Where they take all of it, the wait is without end. Times run from placement,
 with the engine's own queue in them, as the law has it.
@@ -28,20 +28,20 @@ TIERS = 3
 
 
 def tier(priority: int) -> int:
-    """0 high, 1 normal, 2 low."""
+    """The class of a priority: 0 high, 1 normal, 2 low."""
     if priority >= PRIORITY_HIGH:
         return 0
     return 2 if priority <= PRIORITY_LOW else 1
 
 
 class MeanTimes:
-    """Mean times by model: of all samples at first, then of the last 50 or so."""
+    """Mean times by model: over all samples at first, then over the last 50 or so."""
 
     def __init__(self) -> None:
         self._means: OrderedDict[ModelName, _Mean] = OrderedDict()
 
     def took(self, model: ModelName, seconds: float) -> None:
-        """One of this model took so long."""
+        """Count one sample of this model."""
         mean = self._means.get(model)
         if mean is None:
             mean = self._means[model] = _Mean()
@@ -50,7 +50,7 @@ class MeanTimes:
         mean.add(seconds)
 
     def mean_s(self, model: ModelName) -> float | None:
-        """None until there were a few."""
+        """The mean; None until there were a few samples."""
         mean = self._means.get(model)
         return None if mean is None or mean.count < _SAMPLES_MIN else max(mean.value, 1e-6)
 
@@ -68,7 +68,7 @@ class _Mean:
 
 
 class Rate:
-    """Events a second, over this window of five seconds and the one before."""
+    """Events a second, over the present window of five seconds and the one before it."""
 
     __slots__ = ("_before", "_count", "_since_s")
 
@@ -78,7 +78,7 @@ class Rate:
         self._before = 0
 
     def add(self, now_s: float) -> None:
-        """One has happened."""
+        """Count one event."""
         self._turn(now_s)
         self._count += 1
 
