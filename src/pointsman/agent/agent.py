@@ -1,4 +1,4 @@
-"""An agent with everything: a collector for each engine, and the reporter."""
+"""Wires a whole agent: a collector for each engine, and the reporter."""
 
 import asyncio
 import logging
@@ -33,9 +33,10 @@ log = logging.getLogger(__name__)
 
 
 class Agent:
-    """Runs until stopped. Engines may fail, and the scheduler be away: both are waited for.
+    """A whole agent. It runs until stopped: where an engine fails or the scheduler is away, it
+    waits for it.
 
-    `failed` says why it has ended by itself: a supervised engine does not stay up.
+    `failed` says why the agent has ended by itself: a supervised engine does not stay up.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Agent:
 
     @property
     def pids(self) -> list[int | None]:
-        """Of the supervised engines' processes, the last ones."""
+        """The process ids of the supervised engines, of each the last one."""
         return [supervisor.pid for supervisor in self._running]
 
     def stop(self) -> None:
@@ -136,7 +137,7 @@ class Agent:
             self._stopping.set()
 
     async def _drain(self) -> None:
-        """Let the scheduler know that nothing new should come, and wait for what runs."""
+        """Tell the scheduler that nothing new should come, and wait for what runs."""
         for report in self.reports:
             report.drain()
         try:
@@ -150,7 +151,7 @@ class Agent:
             log.warning("requests still run: the engines are ended all the same")
 
     async def _until_idle(self) -> None:
-        """Not before a look that began after the scheduler was told."""
+        """Wait until nothing runs, by a look that began after the scheduler was told."""
         await asyncio.sleep(self._options.heartbeat_s)
         while True:
             for report in self.reports:
@@ -163,7 +164,7 @@ class Agent:
 
     @asynccontextmanager
     async def _fronts(self) -> AsyncIterator[None]:
-        """What stands in front of engines listens, and is announced in their place."""
+        """The fronts, which listen and are announced in place of their engines."""
         async with AsyncExitStack() as stack:
             for engine, report in zip(self._options.engines, self.reports, strict=True):
                 if engine.front is not None:
@@ -193,7 +194,7 @@ class Agent:
 
 
 class _Supervised(Watcher):
-    """What becomes of an engine's process is told by its report."""
+    """A supervised engine: its report tells what becomes of its process."""
 
     def __init__(self, report: EngineReport) -> None:
         self._report = report
@@ -215,7 +216,7 @@ class _Supervised(Watcher):
 
 
 def _on_port(url: str, port: int) -> str:
-    """The same host, and the same rank there."""
+    """An engine's address with another port: the same host, and the same rank."""
     parts = urlsplit(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return parts._replace(netloc=f"{host}:{port}").geturl()

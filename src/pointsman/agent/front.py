@@ -1,9 +1,9 @@
-"""The relay in front of an engine: holds back what it cannot start, and hands back what would wait
-too long.
+"""Stands in front of an engine as a relay: holds back what the engine cannot start, and hands back
+what would wait too long.
 
 A request that is handed back is answered 503 with `x-pointsman-hand-back` and a text that says
-"busy": the gateway takes that for an engine that cannot take it, and places it elsewhere. What
-is let through is relayed byte for byte as it comes; when the client is gone, so is the request.
+"busy". So the gateway places it elsewhere. What is let through is relayed byte for byte as it
+comes. When the client is gone, so is its request.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from pointsman.wire.priority import (
 
 BODY_BYTES_MAX: Final = 64 * 1_024 * 1_024
 HEAD_BYTES_MAX: Final = 64 * 1_024
-"""Of one line: as much as the gateway lets through in all."""
+"""The most bytes of one header line: as much as the gateway lets through in all."""
 CONNECT_S_MAX: Final = 5.0
 HAND_BACK: Final = "x-pointsman-hand-back"
 
@@ -66,7 +66,7 @@ class FrontOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Front:
-    """In front of one engine. `draining` hands everything new back."""
+    """The front of one engine. While `draining` it hands everything new back."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Front:
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator["Front"]:
-        """Listen. Raises OSError."""
+        """Listen while the context lasts. Raises OSError."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S_MAX)
         # Engines close idle connections without notice, llama.cpp after each stream; on the same
         # machine a new one costs less than a request that is lost to that.
@@ -118,8 +118,8 @@ class Front:
                 await runner.cleanup()
 
     def engine_says(self, running: int | None, waiting: int | None) -> None:
-        """What the engine runs, and what waits in it although it was let through: it cannot
-        start as much as is believed."""
+        """Learn what the engine runs, and what waits in it although it was let through: then it
+        cannot start as much as is believed."""
         if running is not None and waiting is not None:
             self.queue.adapt(running, waiting, self._options.running_max)
             self._begin_next()
@@ -205,7 +205,8 @@ class Front:
     async def _answer(
         self, request: web.BaseRequest, answer: aiohttp.ClientResponse
     ) -> web.StreamResponse:
-        """Bytes as they come. What breaks off in the engine breaks off here, too."""
+        """Relay the answer's bytes as they come. What breaks off in the engine breaks off here,
+        too."""
         response = web.StreamResponse(
             status=answer.status, reason=answer.reason, headers=_passed_on(answer.headers.items())
         )
@@ -224,7 +225,7 @@ class Front:
 
 
 class _Urgency(msgspec.Struct):
-    """What a body says of how urgent it is."""
+    """The fields of a body that say how urgent it is."""
 
     priority: int | None = None
     service_tier: str | None = None
@@ -234,7 +235,8 @@ _urgency = msgspec.json.Decoder(_Urgency, strict=False).decode
 
 
 def _priority(request: web.BaseRequest, body: bytes) -> int:
-    """As the gateway has decided it, else as it would read it: larger is more urgent."""
+    """A request's priority, larger is more urgent: as the gateway has decided it, else as the
+    gateway would read it."""
     headers = request.headers
     with contextlib.suppress(KeyError, ValueError):
         return read_priority(headers[PRIORITY_HEADER])
@@ -249,7 +251,7 @@ def _priority(request: web.BaseRequest, body: bytes) -> int:
 
 
 async def _body(request: web.BaseRequest) -> bytes:
-    """All of it, bounded. Raises HTTPRequestEntityTooLarge."""
+    """The whole body, bounded. Raises HTTPRequestEntityTooLarge."""
     body = bytearray()
     async for piece in request.content.iter_any():
         body += piece
@@ -259,6 +261,7 @@ async def _body(request: web.BaseRequest) -> bytes:
 
 
 def _passed_on(headers: Iterable[tuple[str, str]]) -> CIMultiDict[str]:
-    """The fields that are neither of one connection alone nor for a front."""
+    """The header fields that go on: those that are neither of one connection alone nor for a
+    front."""
     kept = [(name, value) for name, value in headers if name.lower() not in _NOT_PASSED_ON]
     return CIMultiDict(kept)

@@ -1,7 +1,8 @@
-"""What the machine's NVIDIA GPUs say of themselves, by NVML; None where there is none of it.
+"""Reads what the machine's NVIDIA GPUs say of themselves, by NVML. None stands for what is not
+there.
 
-NVML comes with the driver, its Python module with `pip install 'pointsman[gpu]'`. Both are
-looked for when an agent starts, and nothing here is missed where they are not.
+NVML comes with the driver, its Python module with `pip install 'pointsman[gpu]'`. Both are looked
+for when an agent starts; without them the agent works just as well.
 """
 
 import importlib
@@ -20,8 +21,8 @@ log = logging.getLogger(__name__)
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
-    """Of several GPUs together: mean shares of time, the hottest one's temperature, the sum of
-    what they draw. None is not known, never zero."""
+    """One reading of several GPUs together: the mean shares of time, the temperature of the
+    hottest, the sum of what they draw. None means not known, never zero."""
 
     busy: float | None = None
     memory_busy: float | None = None
@@ -30,7 +31,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gpus:
-    """Those with the given indices, or all. Not closed: NVML ends with the process."""
+    """The GPUs with the given indices, or all. Never closed: NVML ends with the process."""
 
     def __init__(self, nvml: ModuleType, indices: Sequence[int] = ()) -> None:
         """Raises what NVML raises, where it cannot begin."""

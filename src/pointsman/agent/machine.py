@@ -1,4 +1,4 @@
-"""What the machine says beside its engines: GPUs and network, looked at now and then."""
+"""Tells what the machine says beside its engines: GPUs and network, looked at now and then."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,18 +9,19 @@ from pointsman.agent.tcp import Retransmits
 from pointsman.core.events import NodeSignals
 
 INTERVAL_S = 1.0
-"""NVML's own samples are of up to a second."""
+"""How often the machine is looked at: NVML's own samples cover up to a second."""
 
 
 class Machine:
-    """Tells all reports the same: which engine uses which GPU nobody here knows."""
+    """One machine. It tells all reports the same, since nobody here knows which engine uses which
+    GPU."""
 
     def __init__(self, gpus: Gpus | None, retransmits: Retransmits) -> None:
         self._gpus = gpus
         self._retransmits = retransmits
 
     async def watch(self, reports: Sequence[EngineReport]) -> None:
-        """Look until cancelled; in a thread, since a driver may take its time."""
+        """Look until cancelled. It looks in a thread, since a driver may take its time."""
         while True:
             signals = await asyncio.to_thread(self.read)
             for report in reports:

@@ -1,4 +1,4 @@
-"""What an agent goes by."""
+"""The options of an agent."""
 
 import msgspec
 
@@ -20,11 +20,11 @@ class SchedulerAddress(msgspec.Struct, frozen=True):
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine: `url` is how the agent reaches it, `spec` is announced, with the address by
-    which the gateway reaches it; with a `front`, its port becomes the front's. `kv_events` is
-    auto, off or a ZMQ endpoint. `api_key` is what the engine asks for, empty for nothing: the
-    agent's own questions have it, and what passes a `front`. A `command` is run and supervised by
-    the agent."""
+    """One engine. `url` is how the agent reaches it. `spec` is announced, with the address by which
+    the gateway reaches it; with a `front`, its port becomes the front's. `kv_events` is auto, off
+    or a ZMQ endpoint. `api_key` is what the engine asks for, empty for nothing: it goes with the
+    agent's own questions and with what passes a `front`. If there is a `command`, the agent runs
+    and supervises it."""
 
     url: str
     spec: NodeSpec
@@ -35,7 +35,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 LOCAL_CADENCE = Cadence(probe_s=2.0, scrape_idle_s=2.0)
-"""Questions on the same machine are cheap, and nobody tells the agent of placements."""
+"""How often engines are looked at: questions on the same machine are cheap, and nobody tells the
+agent of placements."""
 
 
 class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):

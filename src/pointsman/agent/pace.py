@@ -1,19 +1,21 @@
-"""When is the next heartbeat due? As often as agreed, and less often where the network is slow.
+"""Says when the next heartbeat is due: as often as agreed, and less often where the network is
+slow.
 
-Heartbeats that are not acknowledged before the next one are a sign of loss: TCP repeats what
-was lost, and more of it does not help. So the interval doubles, up to a bound, and halves
-again with acknowledgements that are in time. No clock here: times come in as seconds.
+A heartbeat that is not acknowledged before the next one is a sign of loss. TCP repeats what was
+lost, and sending more does not help. So the interval doubles, up to a bound, and halves again with
+acknowledgements that are in time. No clock here: times come in as seconds.
 """
 
 from collections import deque
 from typing import Final
 
 LOST_S: Final = 8.0
-"""Without any acknowledgement: the connection is given up. Four of the longest intervals."""
+"""After so long without an acknowledgement the connection is given up: four of the longest
+intervals."""
 
 
 class Pace:
-    """Of one connection."""
+    """The pace of one connection."""
 
     def __init__(self, interval_s: float, interval_s_max: float) -> None:
         assert 0 < interval_s <= interval_s_max, (interval_s, interval_s_max)
@@ -29,7 +31,7 @@ class Pace:
         return self.interval_s > self._interval_s_min
 
     def send(self, now_s: float) -> int:
-        """The number of a heartbeat that goes out now."""
+        """The number of a heartbeat that goes out now, which is noted as sent."""
         if self._open and now_s - self._open[-1][1] >= self.interval_s:
             self.interval_s = min(2 * self.interval_s, self._interval_s_max)
         self.seq += 1
@@ -37,7 +39,7 @@ class Pace:
         return self.seq
 
     def acknowledged(self, seq: int, now_s: float) -> None:
-        """All heartbeats up to that number have arrived."""
+        """Note that all heartbeats up to that number have arrived."""
         while self._open and self._open[0][0] <= seq:
             _, sent_s = self._open.popleft()
             if now_s - sent_s < self.interval_s and not self._open:

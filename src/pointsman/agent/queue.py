@@ -1,6 +1,6 @@
-"""Who is next? The queue in front of an engine: by priority, and short ones past long ones.
+"""The queue in front of an engine: by priority, and short requests past long ones.
 
-A long prompt holds up everybody behind it, so each priority has two lanes, and the short one goes
+A long prompt holds up everybody behind it. So each priority has two lanes, and the short one goes
 first; every `LONG_EVERY`th turn is the long one's, so that it is never starved. No clock and no
 socket: the driver says who came, who has begun and who gave up.
 """
@@ -14,7 +14,8 @@ import msgspec
 LONG_EVERY: Final = 4
 
 SHORT_BYTES_MAX: Final = 32 * 1_024
-"""Of a request's body: about 8,000 tokens, a second of prefill on a large GPU."""
+"""The bytes up to which a body counts as short: about 8,000 tokens, a second of prefill on a large
+GPU."""
 
 _SERVICE_MEMORY: Final = 0.9  # of the mean duration, a request
 
@@ -34,12 +35,12 @@ class Ticket(msgspec.Struct, eq=False):
 
 
 def lane_of(body_bytes: int) -> Lane:
-    """By what can be told without reading it."""
+    """The lane of a request, by what can be told without reading it."""
     return Lane.SHORT if body_bytes <= SHORT_BYTES_MAX else Lane.LONG
 
 
 class FrontQueue:
-    """At most `running_max` begun, at most `waiting_max` waiting."""
+    """The queue of one engine: at most `running_max` have begun, at most `waiting_max` wait."""
 
     def __init__(self, running_max: int, waiting_max: int) -> None:
         assert running_max > 0, running_max
@@ -53,21 +54,21 @@ class FrontQueue:
         self._turn = 0
 
     def adapt(self, running: int, waiting: int, running_max: int) -> None:
-        """The engine runs so many, and so many wait in it: let through what it can start, and
-        try a tenth more while nothing waits. What has begun goes on."""
+        """Learn that the engine runs so many, and that so many wait in it. Let through what it can
+        start, and try a tenth more while nothing waits. What has begun goes on."""
         if waiting:
             self.running_max = max(1, min(running, running_max))
         else:
             self.running_max = min(running_max, self.running_max + max(1, self.running_max // 10))
 
     def expected_wait_s(self) -> float:
-        """Until one that comes now could begin, if all go as the last ones did."""
+        """How long one that comes now would wait, if all go as the last ones did."""
         if self.running < self.running_max and not self.waiting:
             return 0.0
         return (self.waiting + 1) * (self._service_s or 0.0) / self.running_max
 
     def enter(self, priority: int, lane: Lane) -> Ticket | None:
-        """A place, or None if there is none. It may begin when `next` says so."""
+        """A place in the queue, or None if there is none. It may begin when `next` says so."""
         if self.waiting >= self.waiting_max and (self.waiting or self.running >= self.running_max):
             return None
         ticket = Ticket(priority, lane)
@@ -76,7 +77,7 @@ class FrontQueue:
         return ticket
 
     def next(self) -> Ticket | None:
-        """Who may begin now, if anybody; it has begun."""
+        """Who may begin now, if anybody. From here on it counts as begun."""
         if self.running >= self.running_max or not self.waiting:
             return None
         priority = max(priority for priority, _ in self._lanes)
@@ -93,8 +94,8 @@ class FrontQueue:
         return ticket
 
     def leave(self, ticket: Ticket, service_s: float | None = None) -> None:
-        """It is over, or gave up waiting; a second call changes nothing. `service_s` is how long
-        the engine took, where it is a sample of that."""
+        """Note that a request is over, or gave up waiting; a second call changes nothing.
+        `service_s` is how long the engine took, where it is a sample of that."""
         if ticket.left:
             return
         ticket.left = True
@@ -116,7 +117,7 @@ class FrontQueue:
             self._service_s += (1 - _SERVICE_MEMORY) * (service_s - self._service_s)
 
     def check(self) -> None:
-        """Assert that counts are those of the lanes."""
+        """Assert that the counts are those of the lanes."""
         assert self.waiting == sum(map(len, self._lanes.values())), self._lanes
         assert self.running >= 0, self.running
         assert all(self._lanes.values()), "an empty lane"

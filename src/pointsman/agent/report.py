@@ -1,4 +1,5 @@
-"""What is there to be told of one engine: events of its collector in, a heartbeat's part out."""
+"""Gathers what is to be told of one engine: its collector's events go in, its part of a heartbeat
+comes out."""
 
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -40,10 +41,10 @@ from pointsman.wire.control import (
 )
 
 BLOCKS_DEFAULT = 1 << 19
-"""Blocks of an engine of unknown capacity, as the scheduler assumes it, too."""
+"""Blocks that an engine of unknown capacity is taken to have; the scheduler assumes the same."""
 
 BUCKET_HASHES = 1 << 15
-"""Hashes in a frame of a bucket: 256 KiB."""
+"""The most hashes in one `bucket` frame: 256 KiB."""
 
 _DETAIL_CHARS = 200
 
@@ -84,7 +85,7 @@ class EngineReport:
         self._pending: dict[BlockHash, bool] = {}  # block -> whether the engine holds it now
 
     def local_spec(self, url: str) -> NodeSpec:
-        """The engine as its collector reaches it."""
+        """The engine's spec as its collector reaches it."""
         return msgspec.structs.replace(self.spec, url=url)
 
     # --- from the collector: NodeSink ---------------------------------------------------
@@ -109,26 +110,26 @@ class EngineReport:
                 pass  # leaving and draining are told by whoever asks for them
 
     def drain(self) -> None:
-        """Nothing new should come."""
+        """Tell with the next heartbeat that nothing new should come."""
         self.draining = True
         if self.front is not None:
             self.front.draining = True
         self._wake()
 
     def look_again(self) -> None:
-        """The load is worth knowing now."""
+        """Note that the load is worth knowing now."""
         if self.link is not None:
             self.link.scrape_soon.set()
 
     def died(self, detail: str) -> None:
-        """The engine's process is no more: nothing should be sent there."""
+        """Note that the engine's process is no more, and that nothing should be sent there."""
         self.draining = True
         if self.link is not None and self.link.node_id is not None:
             self._probe = NodeProbed(self.link.node_id, healthy=False, detail=detail)
         self._wake()
 
     def respawned(self) -> None:
-        """Another process begins in its place."""
+        """Note that another process begins in its place."""
         self.draining = False
         if self.link is not None and self.link.node_id is not None:
             self.link.restarted("its process ended")
@@ -151,11 +152,11 @@ class EngineReport:
         return not (signals.running or signals.waiting)
 
     def observe(self, extra: NodeSignals) -> None:
-        """What the machine says beside the engine: signals that no engine gives."""
+        """Take what the machine says beside the engine: signals that no engine gives."""
         self._extra = extra
 
     def _begin(self) -> None:
-        """A fresh process: what was known of the former is void."""
+        """Begin with a fresh process: what was known of the former is void."""
         assert self.link is not None, "no collector yet"
         self.incarnation += 1
         self.link.node_id = NodeId(self.incarnation)
@@ -213,7 +214,8 @@ class EngineReport:
         return EngineBlocks(base, blocks_max)
 
     def _note(self, hashes: Sequence[BlockHash], *, held: bool) -> None:
-        """The engine holds these, or no longer: what of that has not been told is pending."""
+        """Note what the engine holds, or holds no longer. What of that has not been told is
+        pending."""
         pending, told = self._pending, self.told
         for block in hashes:
             if (block in told) is held:
@@ -229,7 +231,7 @@ class EngineReport:
         return len(self._pending) >= self._delta_blocks
 
     def connected(self) -> None:
-        """Whoever is told from here on knows nothing yet."""
+        """Start over for a new connection: whoever is told from here on knows nothing yet."""
         self._is_announced = False
 
     def announcement(self) -> Announce | None:
@@ -240,7 +242,8 @@ class EngineReport:
         return Announce(self.number, self.incarnation, self.spec, self._facts)
 
     def beat(self, hashes_max: int) -> EngineBeat:
-        """What is new since the last beat, with at most so many block hashes. It counts as told."""
+        """What is new since the last beat, with at most so many block hashes. From here on it
+        counts as told."""
         stored, removed = self._take(hashes_max)
         probe, self._probe = self._probe, None
         signals, age_ms = self._current_signals()
@@ -291,7 +294,7 @@ class EngineReport:
         return self.told.add(stored), self.told.remove(removed)
 
     def _current_signals(self) -> tuple[NodeSignals | None, int]:
-        """Those of the engine, with the machine's own; and their age in milliseconds."""
+        """The signals of the engine with the machine's own, and their age in milliseconds."""
         extra = {
             name: value
             for name, value in msgspec.structs.asdict(self._extra).items()

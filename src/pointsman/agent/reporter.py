@@ -1,4 +1,5 @@
-"""The connection to the scheduler: greeted, kept, made again; heartbeats and comparisons."""
+"""Keeps the connection to the scheduler: greets, sends heartbeats, answers comparisons, and
+connects anew."""
 
 import asyncio
 import logging
@@ -34,11 +35,12 @@ from pointsman.wire.control_auth import Role, prove, proves
 
 GREETING_S_MAX = 5.0
 SEND_S_MAX = 10.0
-"""For the scheduler to read what is sent: beyond it, it is gone."""
+"""How long the scheduler may take to read what is sent; beyond it, it is gone."""
 
 RECONNECT_S_MIN = 0.2
 RECONNECT_S_MAX = 5.0
-"""Doubling between attempts. The scheduler waits as long before it looks for itself."""
+"""The pause between attempts doubles from one to the other. The scheduler waits as long before it
+looks for itself."""
 
 READ_BYTES = 65_536
 
@@ -106,7 +108,7 @@ class Reporter:
             pass
 
     def _complain(self, problem: str) -> None:
-        """Once for each trouble: an attempt is made every few seconds."""
+        """Log a trouble, each once: an attempt is made every few seconds."""
         if problem != self._said:
             self._said = problem
             log.warning("scheduler at %s: %s; trying again", self._options.scheduler, problem)
@@ -171,8 +173,8 @@ class Reporter:
         return Heartbeat(seq, tuple(beats))
 
     async def _until_due(self, began_s: float, pace: Pace) -> None:
-        """Wait for the interval to pass, or for a reason not to, but never less than the least
-        distance; where the network is in trouble there is no such reason but leaving."""
+        """Wait for the interval to pass, or for a reason to be early, but at least the least
+        distance. While the network is in trouble only leaving is such a reason."""
         while (left_s := began_s + pace.interval_s - self._now_s()) > 0:
             try:
                 async with asyncio.timeout(left_s):
@@ -188,7 +190,7 @@ class Reporter:
 
 
 class _Session:
-    """One connection."""
+    """One connection to the scheduler."""
 
     def __init__(
         self, owner: Reporter, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -206,7 +208,7 @@ class _Session:
             await self._writer.drain()
 
     async def next_frame(self) -> SchedulerFrame:
-        """Raises Unwelcome when there is none any more."""
+        """The scheduler's next frame. Raises Unwelcome when there is none any more."""
         while not self._waiting:
             data = await self._reader.read(READ_BYTES)
             if not data:
@@ -259,7 +261,7 @@ class _Session:
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> str:
-    """The text of the first error in it."""
+    """The text of the first error in the group."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

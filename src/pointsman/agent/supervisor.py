@@ -1,9 +1,9 @@
-"""Keeps one engine's process running: started, watched, restarted, and ended with all it has
-started itself.
+"""Keeps one engine's process running: starts, watches and restarts it, and ends it with all that it
+has started itself.
 
 The engine gets a session of its own, so that whatever it forks can be ended with it: a vLLM whose
-API server is killed leaves a core behind that holds its ports. Its output goes where the agent's
-goes.
+API server is killed leaves a core process behind that holds its ports. Its output goes where the
+agent's goes.
 """
 
 import asyncio
@@ -45,13 +45,13 @@ class GaveUp(Exception):  # noqa: N818 - named by what happened
 
 
 class Watcher:
-    """What the supervisor tells, and asks; the agent's report overrides it."""
+    """What the supervisor tells and asks of whoever watches; the agent's report overrides it."""
 
     def began(self) -> None:
         """A process has been started."""
 
     def ended(self, detail: str) -> None:
-        """It is no more."""
+        """The process is no more."""
 
     def is_well(self, since_s: float, options: SupervisorOptions) -> bool:
         """Whether a process that began at `since_s` may go on."""
@@ -59,7 +59,7 @@ class Watcher:
 
 
 class Supervisor:
-    """Of one command. `prepare` runs in the child before it becomes the engine."""
+    """Supervises one command. `prepare` runs in the child before it becomes the engine."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class Supervisor:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, or of the last one."""
+        """The id of the process, or of the last one."""
         return None if self._process is None else self._process.pid
 
     async def run(self) -> None:
-        """Until `stop`. Raises GaveUp."""
+        """Keep the engine running until `stop`. Raises GaveUp."""
         failures, pause_s = 0, self.options.pause_s_min
         while not self._stopping.is_set():
             began_s = self._clock()
@@ -114,7 +114,7 @@ class Supervisor:
             await self._end(process)
 
     async def _run_once(self, began_s: float) -> str:
-        """How it ended."""
+        """Run the engine once, to its end. How it ended."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command, start_new_session=True, preexec_fn=self._prepare

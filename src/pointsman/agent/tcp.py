@@ -1,23 +1,24 @@
-"""TCP segments that the machine had to send again: a data path that loses packets shows here
-before it shows in latencies. Linux only; None elsewhere, and while nothing is sent."""
+"""Tells what share of TCP segments the machine had to send again: a data path that loses packets
+shows here before it shows in latencies. Linux only; None elsewhere, and while nothing is sent."""
 
 from pathlib import Path
 
 SNMP = Path("/proc/net/snmp")
 
 SEGMENTS_MIN = 100
-"""Fewer sent since the last look are no sample: one retransmission among ten is no tenth."""
+"""With fewer sent since the last look there is no sample: one retransmission among ten says
+nothing."""
 
 
 class Retransmits:
-    """The share between two looks; the kernel counts over all connections since boot."""
+    """The share between two looks. The kernel counts over all connections since boot."""
 
     def __init__(self, path: Path = SNMP) -> None:
         self._path = path
         self._before: tuple[int, int] | None = None
 
     def read(self) -> float | None:
-        """Since the last look that had enough to count."""
+        """The share since the last look that had enough to count."""
         now = self._counters()
         before = self._before
         if now is None or before is None:
@@ -30,7 +31,7 @@ class Retransmits:
         return min(1.0, max(0.0, again / sent))
 
     def _counters(self) -> tuple[int, int] | None:
-        """Segments sent, and those that were sent again; None where nothing tells."""
+        """The segments sent, and those that were sent again; None where nothing tells."""
         try:
             lines = [line.split() for line in self._path.read_text().splitlines()]
         except OSError:

@@ -1,4 +1,4 @@
-"""GET on an engine, and why it failed in words that lead to the cause."""
+"""Asks engines by GET, and says why it failed in words that lead to the cause."""
 
 import asyncio
 import re
@@ -11,16 +11,18 @@ from pointsman.engines.adapters import EngineKeys, EngineReply, EngineTrouble
 from pointsman.engines.adapters.address import RANK_HEADER, rank_headers, rank_of, server_of
 
 BODY_BYTES_MAX = 8 * 1024 * 1024
-"""A metrics page is 50 kB, a list of a thousand adapters 300 kB. Beyond this it is no engine."""
+"""The most bytes of an answer. A metrics page has 50 kB, a list of a thousand adapters 300 kB; what
+says more is no engine."""
 
 CONNECTIONS_MAX = 256
-"""Collector connections at once over all nodes; more wait for one. Descriptors are for clients."""
+"""The most collector connections at once, over all nodes; more wait for one. The descriptors are
+for clients."""
 
 ASK_PATH = "/v1/completions"
 """Where an engine is asked for a token; one that has no such route says so, which is no verdict."""
 
 RANK_BEYOND = 9_999
-"""Of no server: as large as a rank in an address may be."""
+"""A rank that no server has: as large as a rank in an address may be."""
 
 _RANKS = re.compile(rb"data_parallel_rank 9999 is out of range \[0, ([0-9]{1,4})\)")
 """As vLLM refuses it (vllm/v1/engine/input_processor.py)."""
@@ -44,7 +46,7 @@ def new_session(keys: EngineKeys) -> aiohttp.ClientSession:
 
 
 class EngineClient:
-    """GETs on one engine, and the smallest of all requests."""
+    """Asks one engine: by GET, and by the smallest of all requests."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self.rank = rank_of(url)
@@ -53,7 +55,7 @@ class EngineClient:
         self._headers = rank_headers(url)
 
     async def get(self, path: str, *, timeout_s: float) -> EngineReply:
-        """The answer, of whatever status. Raises EngineTrouble."""
+        """The answer to a GET, of whatever status. Raises EngineTrouble."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._get(path)
@@ -66,12 +68,13 @@ class EngineClient:
             raise EngineTrouble(f"GET {path}: {error}") from None
 
     async def ask(self, model: str, *, timeout_s: float) -> int:
-        """The status of an answer of one token. Raises EngineTrouble."""
+        """Ask for one token: the status of the answer. Raises EngineTrouble."""
         return (await self._ask(model, self._headers, timeout_s)).status
 
     async def ranks_named(self, model: str, *, timeout_s: float) -> int:
-        """How many data-parallel ranks a request there may name: it is asked for one that no
-        server has, refuses that, and says which it has. 0 if it does not. Raises EngineTrouble."""
+        """How many data-parallel ranks a request may name there. The server is asked for one that
+        no server has, refuses it, and says which ones it has. 0 if it does not. Raises
+        EngineTrouble."""
         reply = await self._ask(model, {RANK_HEADER: str(RANK_BEYOND)}, timeout_s)
         if reply.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
             raise EngineTrouble(f"POST {ASK_PATH} answers {reply.status}: it has no time")
@@ -79,7 +82,7 @@ class EngineClient:
         return int(found.group(1)) if found else 0
 
     async def _ask(self, model: str, headers: dict[str, str], timeout_s: float) -> EngineReply:
-        """The beginning of an answer of one token."""
+        """Ask for one token: the beginning of the answer."""
         asked = {"model": model, "prompt": "1", "max_tokens": 1}
         try:
             async with (

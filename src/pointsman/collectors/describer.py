@@ -1,4 +1,4 @@
-"""Who is it? Asks until the engine has described itself, then watches what it serves."""
+"""Answers who an engine is: asks until it has described itself, then watches what it serves."""
 
 import asyncio
 import logging
@@ -20,13 +20,14 @@ from pointsman.wire.engine_metrics import EngineKind
 
 RETRY_S_MIN = 0.25
 RETRY_S_MAX = 2.0
-"""While an engine starts: vLLM takes 15 s to minutes, and users wait for the first answer."""
+"""The longest pause between questions while an engine starts. vLLM takes 15 s to minutes, and users
+wait for the first answer."""
 
 COMPLAIN_S = 30.0
-"""Between log lines about an engine that still has not described itself."""
+"""The pause between log lines about an engine that still has not described itself."""
 
 TIMEOUT_S = 5.0
-"""For each answer: an engine that compiles kernels may be slow, not dead."""
+"""How long an answer may take: an engine that compiles kernels may be slow, not dead."""
 
 NAMES_ITS_MODELS = frozenset({EngineKind.VLLM, EngineKind.SGLANG})
 """Engines that refuse a model they do not list; llama.cpp serves any name."""
@@ -70,7 +71,8 @@ class Describer:
             delay_s = min(2 * delay_s, RETRY_S_MAX)
 
     async def _describe(self) -> bool:
-        """Whether the current incarnation is described, or others have come in its place."""
+        """Ask once. Whether the current incarnation is described, or others have come in its
+        place."""
         node_id = self._link.node_id
         try:
             known = await describe(self._get, self._host, self._client.rank)
@@ -105,7 +107,7 @@ class Describer:
         return bool(count)
 
     async def _refresh(self) -> None:
-        """See what it serves by now. Other base models mean another engine at this address."""
+        """Look at what it serves by now. Other base models mean another engine at this address."""
         assert self._known is not None, "described, yet nothing is known"
         node_id, before = self._link.node_id, self._known
         try:
@@ -127,7 +129,7 @@ class Describer:
             self._link.sink.submit(NodeDescribed(node_id, known.facts))
 
     def _refuses(self, refusal: str) -> None:
-        """What it says now in the place of its models; empty: it names them."""
+        """What the engine says in the place of its models; empty if it names them."""
         known, self._refusal = self._refusal, refusal
         if refusal == known:
             return

@@ -1,7 +1,7 @@
-"""ZMQ on the event loop: a subscription read from the socket's descriptor, and replays.
+"""Reads ZMQ on the event loop: a subscription, by its socket's descriptor, and replays.
 
-pyzmq's asyncio sockets make a future for every message; here one wake-up of the loop reads a
-batch of them, which is what keeps the ingest of a busy engine cheap.
+pyzmq's asyncio sockets make a future for every message. Here one wake-up of the loop reads a batch
+of them, which keeps the ingest of a busy engine cheap.
 """
 
 import asyncio
@@ -12,10 +12,11 @@ import zmq
 import zmq.asyncio
 
 MESSAGES_PER_WAKE_UP = 64
-"""Then the loop's other work gets its turn: about 2 ms of decoding."""
+"""The most messages of one wake-up, about 2 ms of decoding. Then the loop's other work gets its
+turn."""
 
 RECEIVE_QUEUE_MAX = 10_000
-"""Messages ZMQ keeps for us while the loop is busy; what is beyond shows as a gap."""
+"""The most messages that ZMQ keeps for us while the loop is busy; what is beyond shows as a gap."""
 
 RECONNECT_MS_MIN = 200
 RECONNECT_MS_MAX = 5_000
@@ -23,11 +24,11 @@ RECONNECT_MS_MAX = 5_000
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 
 REPLAY_TIMEOUT_S = 5.0
-"""Silence that ends a replay: vLLM's publisher answers within 0.1 s."""
+"""The silence that ends a replay: vLLM's publisher answers within 0.1 s."""
 
 REPLAYS_AT_ONCE = 16
-"""Over all engines. Before hundreds of them a gateway that starts reads ten thousand messages of
-each; it serves requests meanwhile, and keeps sockets for them."""
+"""The most replays at once, over all engines. A gateway that starts before hundreds of engines
+reads ten thousand messages of each. It serves requests meanwhile, and keeps sockets for them."""
 
 
 class EventSockets:
@@ -117,7 +118,7 @@ async def replay(
 
 @asynccontextmanager
 async def event_sockets() -> AsyncIterator[EventSockets]:
-    """For all engines of a process; closes what they have left open."""
+    """The sockets for all engines of a process. What they have left open is closed at the end."""
     context = zmq.asyncio.Context()
     try:
         yield EventSockets(context)

@@ -1,9 +1,9 @@
-"""One engine's KV events put in order: what to tell the core, and when to ask for a replay.
+"""Puts one engine's KV events in order: says what to tell the core, and when to ask for a replay.
 
-No sockets. A stream is either live, or catching up: then a replay is read and live messages
-wait. It claims EXACT only if it has every message since the engine's start, or since a
-clear; what no replay can fill makes it DEGRADED. Until the first message or replay it
-claims nothing, and the index lives on our own routing history.
+No sockets. A stream is either live or catching up; while it catches up a replay is read and live
+messages wait. It claims EXACT only if it has every message since the engine's start, or since a
+clear. What no replay can fill makes it DEGRADED. Until the first message or replay it claims
+nothing, and the index goes by our own routing history.
 """
 
 from collections import deque
@@ -21,15 +21,15 @@ from pointsman.wire.engine_events import (
 )
 
 WAITING_MAX = 10_000
-"""Live messages kept during a replay, as many as vLLM's own replay buffer has. Beyond it they
-are dropped, which shows as a gap."""
+"""The most live messages that are kept during a replay, as many as vLLM's own replay buffer has.
+What is beyond is dropped, which shows as a gap."""
 
 
 class EventStream:
     """The messages of one subscription to one incarnation.
 
-    `changes` gets what happened in the engine's cache, `trust` how far it may be believed.
-    While it `is_live` nothing is missing, as far as is known.
+    `changes` gets what happened in the engine's cache, `trust` how far that may be believed. While
+    the stream `is_live` nothing is missing, as far as is known.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class EventStream:
         return None if self.is_live else self._tracker.expected
 
     def live(self, frames: Sequence[bytes]) -> None:
-        """A message from the subscription."""
+        """Take a message from the subscription."""
         message = self._decode(frames)
         if message is None or message.ends_replay:
             return
@@ -70,7 +70,7 @@ class EventStream:
             self._tally.event_dropped.add()
 
     def replayed(self, frames: Sequence[bytes]) -> bool:
-        """An answer to a replay request. Whether more follow."""
+        """Take an answer to a replay request. Whether more follow."""
         message = self._decode(frames)
         if message is None:
             return True
@@ -89,7 +89,7 @@ class EventStream:
         return True
 
     def replay_ended(self) -> None:
-        """The replay is complete or has failed: go live with what is there."""
+        """End the replay, which is complete or has failed: go live with what is there."""
         waiting, self._waiting = self._waiting, deque()
         self.is_live = True
         for message in waiting:
@@ -112,7 +112,7 @@ class EventStream:
         return message
 
     def _take(self, message: Message, *, after_replay: bool = False) -> SequenceVerdict:
-        """A live message in its turn; out of turn it waits for a replay."""
+        """Take a live message in its turn. One out of turn waits for a replay."""
         self._heard = True
         first_is_late = self._tracker.expected == 0 and message.seq > 0
         if first_is_late:  # what came before it is not known
@@ -174,7 +174,7 @@ _TAKEN = frozenset({SequenceVerdict.FIRST, SequenceVerdict.NEXT})
 def of_first_group(events: Iterable[CacheChange]) -> tuple[CacheChange, ...]:
     """The events that tell of the prefix.
 
-    Hybrid models publish a group of blocks for each kind of attention layer, under one hash;
-    the first group stands for the prefix, the others would remove it too early.
+    Hybrid models publish a group of blocks for each kind of attention layer, under one hash. The
+    first group stands for the prefix; the others would remove it too early.
     """
     return tuple(e for e in events if isinstance(e, AllBlocksCleared) or not e.group_idx)

@@ -1,9 +1,11 @@
-"""Is it still the same process? Engines restart behind their address without saying so."""
+"""Answers whether an engine is still the same process: engines restart behind their address without
+saying so."""
 
 from pointsman.wire.engine_metrics import EngineKind, EngineSignals
 
 START_SLACK_S = 1.0
-"""Start times are rounded differently by some versions; no engine restarts within a second."""
+"""How far two start times may differ: some versions round differently, and no engine restarts
+within a second."""
 
 _COUNTERS = (
     "prefix_queries",

@@ -1,4 +1,4 @@
-"""What the loops of one node share: which incarnation it is, and the way to the core."""
+"""What the loops of one node share: its incarnation, and the way to the core."""
 
 import asyncio
 import logging
@@ -25,19 +25,19 @@ from pointsman.wire.engine_metrics import EngineKind, EngineSignals
 
 RESTARTS_MAX = 5
 RESTARTS_PER_S = 120.0
-"""More restarts than that in that time are two engines behind one address: taking each answer
-for a new engine would void every lease and index there, again and again."""
+"""The most restarts, and the time for them. More are two engines behind one address, and taking
+each answer for a new engine would void every lease and index there, again and again."""
 
 log = logging.getLogger(__name__)
 
 
 class NodeLink:
-    """Mutable, one for each node and lifetime of the process; incarnations come and go in it.
+    """One node's link to the core, for the life of the process; incarnations come and go in it.
 
-    `facts` and `sources` are those of the current incarnation, None until it is described;
+    `facts` and `sources` are those of the current incarnation, None until it is described.
     `problem` says what keeps it from being described. `on_ranks` wants to know how many
     data-parallel ranks its server has, and makes each a node. While an agent attends to the node,
-    which is then named by `attended_by`, it tells everything but whether the node is reached from
+    `attended_by` names it: then the agent tells everything, except whether the node is reached from
     here.
     """
 
@@ -87,7 +87,7 @@ class NodeLink:
         return self.sink.now_s
 
     def join(self) -> None:
-        """A fresh incarnation: the core answers with `Admitted`, which sets `node_id`."""
+        """Begin a fresh incarnation. The core answers with `Admitted`, which sets `node_id`."""
         self.facts, self.sources, self._page = None, (), None
         self.described.clear()
         self.sink.submit(NodeJoined(self.spec))
@@ -102,7 +102,7 @@ class NodeLink:
         sources: tuple[EventSource, ...] = (),
         page: EngineSignals | None = None,
     ) -> None:
-        """The current incarnation is known: the core may use it."""
+        """Describe the current incarnation: now the core may use it."""
         assert self.node_id is not None, f"{self.spec.name} is described before it joined"
         if sources != self.sources:
             self.resync_events.set()
@@ -123,7 +123,7 @@ class NodeLink:
             self._page = page
 
     def restarted(self, evidence: str) -> bool:
-        """The engine is another process than before: what was known of it is void.
+        """Note that the engine is another process than before: what was known of it is void.
 
         False if that happens too often to be true; then the incarnation stays.
         """
@@ -141,26 +141,26 @@ class NodeLink:
         return True
 
     def leave(self) -> None:
-        """For good; a second call changes nothing."""
+        """Leave for good; a second call changes nothing."""
         self.described.set()  # whoever waits for that need not wait any longer
         node_id, self.node_id = self.node_id, None
         if node_id is not None:
             self.sink.submit(NodeLeft(node_id))
 
     def respecify(self, spec: NodeSpec) -> None:
-        """The same engine at the same address, configured otherwise."""
+        """Configure the same engine at the same address otherwise."""
         self.spec = spec
         if self.node_id is not None:
             self.sink.submit(NodeChanged(self.node_id, spec))
 
     def drain(self, draining: bool) -> None:
-        """Out of rotation, or back into it; survives restarts of the engine."""
+        """Take it out of rotation, or back into it. This survives restarts of the engine."""
         self.draining = draining
         if self.node_id is not None:
             self.sink.submit(NodeDraining(self.node_id, draining))
 
     def attend(self, agent: str) -> None:
-        """An agent tells of it from here on."""
+        """Let an agent tell of it from here on."""
         self.attended_by = agent
         self.on_ranks = None  # the agent tells of it as one
         self.events_note = f"told by agent {agent}"
@@ -168,24 +168,24 @@ class NodeLink:
         self.attended.set()
 
     def leave_alone(self) -> None:
-        """No agent tells of it any more: look for ourselves."""
+        """Look for ourselves: no agent tells of it any more."""
         self.attended_by = self.events_note = ""
         self.attended.clear()
         self.alone.set()
         self.probe_soon.set()
 
     def placed(self) -> None:
-        """A request goes there: its load is worth knowing again."""
+        """Note that a request goes there: its load is worth knowing again."""
         self.placed_at_s = self.now_s()
         self.scrape_soon.set()
 
     def jittered(self, seconds: float) -> float:
-        """10 % around it, so that hundreds of nodes are not asked in the same instant."""
+        """The time, varied by 10 %, so that hundreds of nodes are not asked in the same instant."""
         return seconds * self._rng.uniform(0.9, 1.1)
 
 
 async def wait_for(event: asyncio.Event, timeout_s: float) -> bool:
-    """Whether `event` was set in time. Does not clear it."""
+    """Wait for `event`: whether it was set in time. Does not clear it."""
     try:
         async with asyncio.timeout(timeout_s):
             await event.wait()

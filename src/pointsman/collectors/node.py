@@ -1,7 +1,7 @@
-"""One node's four loops, and what keeps each of them going.
+"""Runs one node's four loops, and keeps each of them going.
 
-While an agent attends to the node, only the prober runs: how the engine fares is the agent's
-to tell, but whether it can be reached from here nobody else knows.
+While an agent attends to the node only the prober runs. The agent tells how the engine fares, but
+only from here can be told whether it is reached.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from pointsman.collectors.scraper import Scraper
 from pointsman.collectors.subscriber import Subscriber
 
 RESTART_PAUSE_S = 5.0
-"""Before a loop that failed on a bug of ours goes on: it must not fill the log."""
+"""The pause before a loop goes on that failed on a bug of ours: it must not fill the log."""
 
 log = logging.getLogger(__name__)
 
 
 class NodeCollector:
-    """Runs until cancelled; the incarnation leaves with it."""
+    """The collector of one node. It runs until cancelled, and the incarnation leaves with it."""
 
     def __init__(self, link: NodeLink, client: EngineClient, sockets: EventSockets) -> None:
         self.link = link

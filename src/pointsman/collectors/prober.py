@@ -1,5 +1,5 @@
-"""Is it alive? GET /health, and what its answer means; a token, where that says more. The
-thresholds are the core's."""
+"""Answers whether an engine is alive: by GET /health and, where that says more, by asking for a
+token. The core has the thresholds."""
 
 import asyncio
 from http import HTTPStatus
@@ -19,7 +19,8 @@ answer nothing else during a long prefill (ik_llama.cpp#1210)."""
 
 
 ASK_S_MAX = 10.0
-"""For one token: more than an engine under load takes for it, less than a client's patience."""
+"""How long one token may take: more than an engine under load needs, less than a client's
+patience."""
 
 
 class Prober:
@@ -46,8 +47,8 @@ class Prober:
                 self._successes = 0  # a request failed there: look again, and again soon
 
     async def _is_wanted(self) -> bool:
-        """Wait for the next probe's time. Whether somebody has asked for it; while an agent is
-        there, nobody else decides that."""
+        """Wait for the next probe's time. Whether somebody has asked for the probe; while an agent
+        attends to the node there are no others."""
         link = self._link
         if not link.attended.is_set():
             return await wait_for(link.probe_soon, link.jittered(link.cadence.probe_s))
@@ -76,7 +77,7 @@ class Prober:
         self._link.sink.submit(NodeProbed(node_id, healthy=True))
 
     async def _ask(self) -> None:
-        """Ask for a token and tell the core, where that may clear up something."""
+        """Ask for a token and tell the core, where that may clear something up."""
         link, node_id = self._link, self._link.node_id
         model = self._model()
         if node_id is None or not model or not self._is_to_be_asked():

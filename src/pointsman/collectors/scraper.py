@@ -1,4 +1,5 @@
-"""How busy is it? GET /metrics, often while it works and seldom while it idles."""
+"""Answers how busy an engine is: by GET /metrics, often while it works and seldom while it
+idles."""
 
 import asyncio
 
@@ -10,13 +11,14 @@ from pointsman.engines.adapters import EngineTrouble, node_signals
 from pointsman.wire.engine_metrics import EngineKind, read_metrics
 
 INTERVAL_S_IDLE_MIN = 2.0
-"""While nothing runs there: doubling from this to the cadence's bound."""
+"""The pause while nothing runs there, which doubles from this to the cadence's bound."""
 
 INTERVAL_S_ERROR_MAX = 30.0
-"""After errors, doubling: an engine in trouble is not helped by questions."""
+"""The longest pause after errors, which doubles up to this: an engine in trouble is not helped by
+questions."""
 
 INTERVAL_S_UNKNOWN = 60.0
-"""Between looks at an engine without metrics that we can read."""
+"""The pause between looks at an engine without metrics that we can read."""
 
 TIMEOUT_S = 2.0
 
@@ -62,7 +64,8 @@ class Scraper:
             self._report(node_id, at_s, reply.body)
 
     def _report(self, node_id: NodeId, at_s: float, body: bytes) -> None:
-        """`at_s` is when we asked: what was placed since then counts on top of the answer."""
+        """Tell the core. `at_s` is when we asked: what was placed since then counts on top of the
+        answer."""
         page = read_metrics(body, self._client.rank)
         if node_id != self._link.node_id:
             return

@@ -1,6 +1,6 @@
-"""What does its cache hold? Subscribes to an engine's KV events and keeps them complete.
+"""Knows what an engine's cache holds: subscribes to its KV events and keeps them complete.
 
-Subscribe first, then replay from the start: what happens in between comes twice and is
+It subscribes first and then replays from the start. What happens in between comes twice and is
 dropped by its number, never missed.
 """
 
@@ -18,16 +18,18 @@ from pointsman.core.ids import NodeId
 from pointsman.engines.adapters import EventSource
 
 REPLAY_PAUSE_S = 0.5
-"""Between replays of one engine: each may be thousands of messages."""
+"""The pause between replays of one engine: each may be thousands of messages."""
 
 RESUMES_MAX = 4
-"""Times that a replay which breaks off is asked for the rest; each must have brought something."""
+"""How often a replay that breaks off is asked for the rest. Each time must have brought
+something."""
 
 REPLAY_MESSAGES_MAX = 1_000_000
-"""Answers of one replay: a hundred times vLLM's buffer. More is a publisher gone mad."""
+"""The most answers of one replay: a hundred times vLLM's buffer. A publisher that says more is out
+of order."""
 
 RECONNECT_S = 5.0
-"""Before an endpoint that ZMQ refuses is tried again."""
+"""The pause before an endpoint that ZMQ refuses is tried again."""
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +56,7 @@ class Subscriber:
                 await self._follow(node_id, source)
 
     def _source(self) -> EventSource | None:
-        """Where to subscribe; None where there is nothing to be had."""
+        """Where to subscribe; None where no events are to be had."""
         configured, sources = self._link.kv_events, self._link.sources
         if configured == "off":
             self._link.events_note = "switched off"
@@ -117,7 +119,8 @@ class Subscriber:
             await asyncio.sleep(REPLAY_PAUSE_S)
 
     async def _replay(self, stream: EventStream, source: EventSource) -> None:
-        """All that is missing; from where it stopped, if an engine falls silent amid it."""
+        """Replay all that is missing. If an engine falls silent amid it, go on from where it
+        stopped."""
         try:
             for _ in range(1 + RESUMES_MAX):
                 first_seq = stream.replay_from
@@ -131,7 +134,7 @@ class Subscriber:
             stream.replay_ended()
 
     async def _read_replay(self, stream: EventStream, endpoint: str, first_seq: int) -> bool:
-        """Whether it came to its end."""
+        """Read one replay. Whether it came to its end."""
         self._link.tally.event_replays.add()
         async with aclosing(replay(self._sockets.replays, endpoint, first_seq)) as answers:
             count = 0
