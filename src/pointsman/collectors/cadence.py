@@ -16,7 +16,8 @@ class RequestProbes(StrEnum):
 
 
 class Cadence(msgspec.Struct, frozen=True, kw_only=True):
-    """May be replaced while the collectors run; each goes by it from its next wait on.
+    """The intervals of a node's collectors. May be replaced while they run; each goes by it from
+    its next wait on.
 
     probe_s          between probes of a node that is well
     probe_retry_s    after a failure, and until it has recovered; and while its requests speak
