@@ -139,7 +139,9 @@ async def test_faster_engines_get_more(
     vllms: Sequence[LiveEngine], llamacpp: LiveEngine, simulated: LiveEngine
 ) -> None:
     """Each kind alone, then all together. How much more depends on what else this machine does
-    in either minute, so it is told and not asserted; tests/sim/test_sim_shares.py holds it."""
+    in either minute, so it is told and not asserted; tests/sim/test_sim_shares.py holds it.
+
+    Streams, since only their first tokens tell how many wait for a slot inside llama.cpp."""
     kinds = ("vllm", "llamacpp", "simulated")
     config = [{"labels": {"engine": kind}} for kind in kinds]
     async with live_cluster(vllms[0], llamacpp, simulated, engine_config=config) as cluster:
@@ -163,8 +165,8 @@ async def answers_per_s(
 
     async def work() -> None:
         for _ in left:
-            body = {"model": "tiny", "prompt": fresh_prompt(), "max_tokens": 16, "ignore_eos": True}
-            answer = await cluster.post("/v1/completions", body, headers)
+            body = {"model": "tiny", "prompt": fresh_prompt(), "max_tokens": 16, "stream": True}
+            answer = await cluster.post("/v1/completions", {**body, "ignore_eos": True}, headers)
             assert answer.status == 200, answer
             nodes[answer.node] += 1
 
