@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from bench.timing import median_us
-from pointsman.core.blocks import TEXT_SCHEME, Namespace, Prompt, Scheme, Unit
+from pointsman.core.blocks import Prompt
 from pointsman.core.calibration import Calibration
 from pointsman.core.ids import BlockHash, NodeId, RequestId, Slot
 from pointsman.core.ledger import Ledger
 from pointsman.core.placement import NO_SEGMENTS, Footprint
 from pointsman.core.prefix import PrefixIndex
+from pointsman.core.scheme import TEXT_SCHEME, Namespace, Scheme, Unit
 
 TOKENS_16 = Scheme(Unit.TOKENS, 16)
 

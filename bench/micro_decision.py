@@ -14,7 +14,7 @@ import gc
 import random
 import time
 
-from pointsman.core.blocks import TEXT_SCHEME, Namespace, Prompt
+from pointsman.core.blocks import Prompt
 from pointsman.core.errors import EndCause
 from pointsman.core.events import (
     Admitted,
@@ -32,6 +32,7 @@ from pointsman.core.ids import ModelName, NodeName, RequestId
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.request import Outcome, Request
 from pointsman.core.scheduler import Scheduler
+from pointsman.core.scheme import TEXT_SCHEME, Namespace
 from tests.support.driver import teach
 
 MODEL = ModelName("m")

@@ -24,11 +24,12 @@ from bench.micro_decision import MODEL, Bench
 from bench.micro_telemetry import RECORD
 from pointsman.control.service import SchedulerService
 from pointsman.control.watcher import NodeWatcher
-from pointsman.core.blocks import Namespace, Prompt
+from pointsman.core.blocks import Prompt
 from pointsman.core.errors import EndCause
 from pointsman.core.events import Verdict
 from pointsman.core.ids import RequestId
 from pointsman.core.request import Outcome, Request
+from pointsman.core.scheme import Namespace
 from pointsman.telemetry.decisions import DecisionRing
 from pointsman.telemetry.metrics import RequestMetrics
 

@@ -23,8 +23,9 @@ from pathlib import Path
 import uvloop
 
 from bench.timing import median_us
-from pointsman.core.blocks import Namespace, Prompt, Scheme, Unit
+from pointsman.core.blocks import Prompt
 from pointsman.core.ids import ModelName
+from pointsman.core.scheme import Namespace, Scheme, Unit
 from pointsman.engines.tokenizer import (
     Fallback,
     FolderSource,

@@ -13,7 +13,7 @@ from pointsman.agent.report import EngineReport
 from pointsman.collectors.cadence import Cadence
 from pointsman.collectors.link import NodeLink
 from pointsman.core.block_set import BUCKETS, BlockSet
-from pointsman.core.blocks import Namespace, Prompt, Scheme, Unit
+from pointsman.core.blocks import Prompt
 from pointsman.core.cache_events import (
     AllBlocksCleared,
     BlockRemoved,
@@ -33,6 +33,7 @@ from pointsman.core.events import (
     NodeSpec,
 )
 from pointsman.core.ids import ModelName, NodeId, NodeName
+from pointsman.core.scheme import Namespace, Scheme, Unit
 from pointsman.telemetry.collector_metrics import CollectorMetrics
 from pointsman.wire.control import EngineBeat, Signals, unpack_hashes
 

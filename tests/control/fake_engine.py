@@ -13,12 +13,13 @@ from pointsman.collectors.cadence import Cadence
 from pointsman.control.fleet import Fleet
 from pointsman.control.listed import Ranks
 from pointsman.control.service import SchedulerService
-from pointsman.core.blocks import Namespace, Prompt
+from pointsman.core.blocks import Prompt
 from pointsman.core.events import NodeSpec, Placed, Verdict
 from pointsman.core.ids import ModelName, NodeName, RequestId
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.request import Request
 from pointsman.core.scheduler import Scheduler
+from pointsman.core.scheme import Namespace
 from pointsman.core.views import NodeView
 from pointsman.engines.adapters.address import RANK_HEADER
 from pointsman.telemetry.collector_metrics import CollectorMetrics

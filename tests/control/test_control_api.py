@@ -11,9 +11,10 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from pointsman import code_form
 from pointsman.control.api import AdminApi
-from pointsman.core.blocks import Namespace, Prompt
+from pointsman.core.blocks import Prompt
 from pointsman.core.ids import ModelName, RequestId
 from pointsman.core.request import Request
+from pointsman.core.scheme import Namespace
 from pointsman.telemetry.cluster_metrics import ClusterMetrics, StateMetrics
 from tests.control.fake_engine import Cluster, fake_engine, hurry, running_cluster, start_request
 

@@ -9,7 +9,7 @@ import pytest
 from pointsman.control import service as service_module
 from pointsman.control.service import SchedulerService
 from pointsman.control.watcher import NodeWatcher
-from pointsman.core.blocks import Namespace, Prompt
+from pointsman.core.blocks import Prompt
 from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.events import (
     Admitted,
@@ -35,6 +35,7 @@ from pointsman.core.policies.pick import pick
 from pointsman.core.request import Outcome, Request
 from pointsman.core.row import Row
 from pointsman.core.scheduler import Scheduler
+from pointsman.core.scheme import Namespace
 from pointsman.telemetry.decisions import DecisionRing
 
 FINISHED = Outcome(end=EndCause.FINISHED, ttft_s=0.1, decode_s=0.1, output_tokens=5)

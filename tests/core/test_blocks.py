@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.core.blocks import TEXT_SCHEME, Namespace, Prompt, Scheme, Unit, root_hash
+from pointsman.core.blocks import Prompt, root_hash
 from pointsman.core.ids import BlockHash
+from pointsman.core.scheme import TEXT_SCHEME, Namespace, Scheme, Unit
 
 SIXTEEN = Scheme(Unit.TOKENS, 16)
 

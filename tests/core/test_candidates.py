@@ -1,6 +1,6 @@
 """The shortlist: who is seen where a field is too large to be costed; and who is left out."""
 
-from pointsman.core.blocks import Namespace, Prompt
+from pointsman.core.blocks import Prompt
 from pointsman.core.candidates import exclusions, shortlist
 from pointsman.core.cluster import Cluster
 from pointsman.core.decision import Ineligible
@@ -11,6 +11,7 @@ from pointsman.core.node import Node
 from pointsman.core.prefix import slots
 from pointsman.core.request import Request
 from pointsman.core.residency import hit_tokens
+from pointsman.core.scheme import Namespace
 
 HALF = CANDIDATES_MAX // 2
 

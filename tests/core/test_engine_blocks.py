@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pointsman.core.blocks import Namespace, Prompt, Scheme, Unit
+from pointsman.core.blocks import Prompt
 from pointsman.core.cache_events import (
     AllBlocksCleared,
     BlockRemoved,
@@ -19,6 +19,7 @@ from pointsman.core.cache_events import (
 )
 from pointsman.core.engine_blocks import EngineBlocks
 from pointsman.core.ids import BlockHash
+from pointsman.core.scheme import Namespace, Scheme, Unit
 
 RECORDED = Path(__file__).parent / "data" / "kv_events_vllm.jsonl"
 MODEL = "tiny"

@@ -5,7 +5,7 @@ import pytest
 from pointsman.core.admission.held import HeldQueue
 from pointsman.core.admission.retry_budget import RetryBudget
 from pointsman.core.admission_rules import AdmissionRules
-from pointsman.core.blocks import Namespace, Prompt
+from pointsman.core.blocks import Prompt
 from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.events import (
     Admitted,
@@ -41,6 +41,7 @@ from pointsman.core.options import SchedulerOptions
 from pointsman.core.placement import Attempt
 from pointsman.core.request import Outcome, Request
 from pointsman.core.scheduler import Scheduler
+from pointsman.core.scheme import Namespace
 from tests.support.driver import teach
 
 MODEL = ModelName("m")

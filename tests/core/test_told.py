@@ -5,7 +5,7 @@ from array import array
 import pytest
 
 from pointsman.core import told
-from pointsman.core.blocks import Namespace, Prompt, Scheme, Unit
+from pointsman.core.blocks import Prompt
 from pointsman.core.cache_events import BlockStored
 from pointsman.core.errors import EndCause
 from pointsman.core.events import (
@@ -15,6 +15,7 @@ from pointsman.core.events import (
     IndexTrusted,
 )
 from pointsman.core.ids import BlockHash
+from pointsman.core.scheme import Namespace, Scheme, Unit
 from tests.support.driver import MODEL, Driver, request
 
 TOKENS = range(64)

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.core.blocks import TEXT_SCHEME, Namespace, Prompt, Scheme, Unit
+from pointsman.core.blocks import Prompt
 from pointsman.core.ids import BlockHash, ModelName, NodeId, RequestId
 from pointsman.core.request import Request
+from pointsman.core.scheme import TEXT_SCHEME, Namespace, Scheme, Unit
 from pointsman.gateway.replays import shortened
 from pointsman.gateway.samples import HOTTEST_S, LOOK_S, Samples
 from pointsman.wire.endpoints import Endpoint

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from pointsman.core.blocks import Scheme, Unit
 from pointsman.core.errors import EndCause
 from pointsman.core.ids import ModelName
 from pointsman.core.limits import Timeouts
+from pointsman.core.scheme import Scheme, Unit
 from pointsman.gateway import GatewayOptions
 from pointsman.ports import TokensSink
 from pointsman.wire.openai import Endpoint

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.core.blocks import Scheme, Unit
 from pointsman.core.ids import RequestId
 from pointsman.core.node import BLOCK_TOKENS_DEFAULT
+from pointsman.core.scheme import Scheme, Unit
 from pointsman.sim.prompts import Prompts, block_tokens_of
 from pointsman.traffic.request import TrafficRequest
 

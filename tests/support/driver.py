@@ -5,7 +5,7 @@ from collections.abc import Collection
 import msgspec
 
 from pointsman.core.admission_rules import AdmissionRules
-from pointsman.core.blocks import Namespace, Prompt
+from pointsman.core.blocks import Prompt
 from pointsman.core.calibration import Calibration, Pace
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import (
@@ -34,6 +34,7 @@ from pointsman.core.node import Node
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.request import Outcome, Request
 from pointsman.core.scheduler import Scheduler
+from pointsman.core.scheme import Namespace
 
 MODEL = ModelName("m")
 

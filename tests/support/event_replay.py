@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import zmq
 
-from pointsman.core.blocks import Namespace, Prompt, Scheme, Unit
+from pointsman.core.blocks import Prompt
+from pointsman.core.scheme import Namespace, Scheme, Unit
 
 ANSWER_MS_MAX = 5_000
 END_SEQ = b"\xff" * 8

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from pointsman.core.blocks import Namespace, Prompt
+from pointsman.core.blocks import Prompt
 from pointsman.core.decision import Decision, Ruling
 from pointsman.core.errors import ANSWERS, FAILURE_REASONS, FailureKind, Reason
 from pointsman.core.events import Held, ModelCard, Placed, RecallCause, Recalled, Refused
@@ -12,6 +12,7 @@ from pointsman.core.homes import Keeper
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
 from pointsman.core.limits import BUSY_ATTEMPTS_MAX
 from pointsman.core.request import Outcome, Request
+from pointsman.core.scheme import Namespace
 from pointsman.ports import Placer, VerdictSink
 
 

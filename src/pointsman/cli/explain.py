@@ -12,8 +12,8 @@ import msgspec
 
 from pointsman.cli.messages import fail
 from pointsman.cli.shared_options import ADMIN_URL, admin_url_option
-from pointsman.core.blocks import Unit
 from pointsman.core.decision import Candidate, Decision, Ineligible
+from pointsman.core.scheme import Unit
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -4,10 +4,11 @@ from functools import partial
 
 from pointsman.control.service import SchedulerService
 from pointsman.control.watcher import NodeWatcher
-from pointsman.core.blocks import TEXT_SCHEME, Prompt, Scheme, Unit
+from pointsman.core.blocks import Prompt
 from pointsman.core.events import Left, NodeWarmed, WarmUp
 from pointsman.core.ids import BlockHash, NodeId
 from pointsman.core.node import BLOCK_TOKENS_DEFAULT
+from pointsman.core.scheme import TEXT_SCHEME, Scheme, Unit
 from pointsman.gateway import Gateway, Samples
 
 

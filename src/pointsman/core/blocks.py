@@ -18,17 +18,6 @@ from xxhash import xxh3_64_intdigest
 from pointsman.core.ids import BlockHash
 from pointsman.core.scheme import TEXT_SCHEME, Namespace, Scheme, Unit
 
-__all__ = [
-    "TEXT_SCHEME",
-    "Namespace",
-    "Prompt",
-    "Scheme",
-    "Unit",
-    "chain",
-    "root_hash",
-    "token_bytes",
-]
-
 _HASH_MASK: Final = (1 << 60) - 1
 _BYTES: Final = Unit.BYTES  # Python 3.11 takes 0.1 us to look an enum's member up
 

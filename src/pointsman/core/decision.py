@@ -4,8 +4,8 @@ from enum import StrEnum
 
 import msgspec
 
-from pointsman.core.blocks import Unit
 from pointsman.core.ids import ModelName, NodeName, RequestId
+from pointsman.core.scheme import Unit
 
 
 class Ruling(StrEnum):

@@ -16,9 +16,10 @@ from typing import Final, cast
 
 from msgspec import msgpack
 
-from pointsman.core.blocks import Namespace, Scheme, Unit, chain, root_hash, token_bytes
+from pointsman.core.blocks import chain, root_hash, token_bytes
 from pointsman.core.cache_events import BlockRemoved, BlockStored, EngineHash
 from pointsman.core.ids import BlockHash
+from pointsman.core.scheme import Namespace, Scheme, Unit
 
 _NAME_MASK: Final = (1 << 60) - 1  # an int of that size takes 32 bytes, a whole digest up to 80
 _NAME_BYTES: Final = 8

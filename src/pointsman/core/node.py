@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from pointsman.core.blocks import Scheme, Unit
 from pointsman.core.calibration import Calibration, Pace, Speeds
 from pointsman.core.condition import Condition
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals, NodeSpec
@@ -23,6 +22,7 @@ from pointsman.core.limits import (
     HealthRules,
 )
 from pointsman.core.placement import Work
+from pointsman.core.scheme import Scheme, Unit
 from pointsman.core.self_check import HitCheck
 
 BLOCK_TOKENS_DEFAULT = 16

@@ -5,11 +5,11 @@ from enum import StrEnum
 
 import msgspec
 
-from pointsman.core.blocks import Unit
 from pointsman.core.errors import Reason
 from pointsman.core.ids import BlockHash, NodeId, RequestId, Slot
 from pointsman.core.request import Request
 from pointsman.core.row import Row
+from pointsman.core.scheme import Unit
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):

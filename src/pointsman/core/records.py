@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from operator import attrgetter
 
-from pointsman.core.blocks import Unit
 from pointsman.core.candidates import exclusions
 from pointsman.core.cluster import Cluster
 from pointsman.core.decision import Decision, Exclusion, Prospect, Ruling
@@ -11,6 +10,7 @@ from pointsman.core.flight import Flight
 from pointsman.core.limits import DECISION_ROWS_MAX
 from pointsman.core.placement import Attempt, Choice, Hold, Refusal, Route
 from pointsman.core.row import Row
+from pointsman.core.scheme import Unit
 
 
 def decision(

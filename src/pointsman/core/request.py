@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from pointsman.core.blocks import Namespace, Prompt
+from pointsman.core.blocks import Prompt
 from pointsman.core.errors import EndCause
 from pointsman.core.ids import ModelName, NodeId, RequestId
 from pointsman.core.limits import PRIORITY_NORMAL
+from pointsman.core.scheme import Namespace
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):

@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Final
 
 from pointsman.core.block_set import BlockSet
-from pointsman.core.blocks import TEXT_SCHEME, Prompt, Scheme, Unit
+from pointsman.core.blocks import Prompt
 from pointsman.core.cache_events import (
     AllBlocksCleared,
     BlockRemoved,
@@ -33,6 +33,7 @@ from pointsman.core.node import Node
 from pointsman.core.pins import segments
 from pointsman.core.placement import NO_SEGMENTS, Credit, Segments
 from pointsman.core.prefix import PrefixIndex
+from pointsman.core.scheme import TEXT_SCHEME, Scheme, Unit
 from pointsman.core.tiers import SlowerTiers
 from pointsman.core.told import Told
 

@@ -7,7 +7,7 @@ import msgspec
 
 from pointsman.core.admission.admission import Admission
 from pointsman.core.admission.gate import Watermark
-from pointsman.core.blocks import Namespace, Prompt
+from pointsman.core.blocks import Prompt
 from pointsman.core.calibration import Speeds
 from pointsman.core.cost import running_s
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals
@@ -17,6 +17,7 @@ from pointsman.core.ledger import Ledger
 from pointsman.core.node import Node
 from pointsman.core.request import Request
 from pointsman.core.residency import Residency
+from pointsman.core.scheme import Namespace
 from pointsman.core.self_check import Doubt
 
 

@@ -5,12 +5,13 @@ from array import array
 from collections.abc import Callable
 from typing import Final
 
-from pointsman.core.blocks import Namespace, Prompt
+from pointsman.core.blocks import Prompt
 from pointsman.core.errors import Reason
 from pointsman.core.events import Refused, Verdict
 from pointsman.core.homes import Keeper
 from pointsman.core.ids import ModelName, RequestId
 from pointsman.core.request import Outcome, Request, meaning_one_of
+from pointsman.core.scheme import Namespace
 from pointsman.gateway.attempts import engine_head
 from pointsman.gateway.forwarded import client_address
 from pointsman.gateway.heads import RequestHead

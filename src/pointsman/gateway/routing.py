@@ -8,11 +8,12 @@ from typing import Final
 import msgspec
 from xxhash import xxh3_128_hexdigest
 
-from pointsman.core.blocks import Namespace, Prompt
+from pointsman.core.blocks import Prompt
 from pointsman.core.errors import Reason
 from pointsman.core.ids import ModelName, RequestId
 from pointsman.core.limits import PRIORITY_NORMAL
 from pointsman.core.request import Request
+from pointsman.core.scheme import Namespace
 from pointsman.gateway.heads import RequestHead
 from pointsman.wire.multipart import UnclearForm, read_multipart_model
 from pointsman.wire.openai import BadRequest, Endpoint, RoutingFields, read_request

@@ -11,9 +11,10 @@ from typing import Final
 
 import msgspec
 
-from pointsman.core.blocks import TEXT_SCHEME, Prompt, Scheme, Unit
+from pointsman.core.blocks import Prompt
 from pointsman.core.ids import BlockHash
 from pointsman.core.request import Request
+from pointsman.core.scheme import TEXT_SCHEME, Scheme, Unit
 from pointsman.wire.openai import Endpoint
 
 LOOK_S: Final = 0.05

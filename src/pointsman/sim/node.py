@@ -9,10 +9,10 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from pointsman.core.blocks import Scheme, Unit
 from pointsman.core.cache_events import BlockRemoved, CacheChange, ChainStored
 from pointsman.core.events import ModelCard, NodeFacts, NodeSignals, NodeSpec
 from pointsman.core.ids import NodeName
+from pointsman.core.scheme import Scheme, Unit
 from pointsman.engines.compute_model import (
     PROFILES,
     CacheEvent,

@@ -10,10 +10,11 @@ from itertools import chain
 
 from xxhash import xxh3_64_intdigest
 
-from pointsman.core.blocks import Namespace, Prompt, Scheme, Unit
+from pointsman.core.blocks import Prompt
 from pointsman.core.ids import BlockHash, ModelName, RequestId
 from pointsman.core.node import BLOCK_TOKENS_DEFAULT
 from pointsman.core.request import Request
+from pointsman.core.scheme import Namespace, Scheme, Unit
 from pointsman.traffic.request import TrafficRequest
 
 MODEL = ModelName("simulated")

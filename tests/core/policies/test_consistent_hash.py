@@ -7,12 +7,13 @@ from random import Random
 import pytest
 from msgspec import structs
 
-from pointsman.core.blocks import Prompt, Scheme, Unit
+from pointsman.core.blocks import Prompt
 from pointsman.core.ids import BlockHash
 from pointsman.core.placement import Choice
 from pointsman.core.policies.consistent_hash import LOAD_MIN, ConsistentHash
 from pointsman.core.request import Request
 from pointsman.core.row import Row
+from pointsman.core.scheme import Scheme, Unit
 from tests.support.driver import request
 from tests.support.rows import row
 

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from pointsman.core.blocks import Prompt, Scheme, Unit
+from pointsman.core.blocks import Prompt
 from pointsman.core.ids import BlockHash, NodeName, RequestId
 from pointsman.core.policies.dynamo import ActiveBlocks, Dynamo
 from pointsman.core.request import Request
 from pointsman.core.row import Row
+from pointsman.core.scheme import Scheme, Unit
 from tests.support.driver import request
 from tests.support.rows import row
 

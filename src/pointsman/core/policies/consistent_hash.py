@@ -21,12 +21,13 @@ from random import Random
 
 from xxhash import xxh3_64_intdigest
 
-from pointsman.core.blocks import TEXT_SCHEME, Scheme, Unit, root_hash
+from pointsman.core.blocks import root_hash
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Stateless
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
 from pointsman.core.row import Row
+from pointsman.core.scheme import TEXT_SCHEME, Scheme, Unit
 
 LOAD_FACTOR = 1.25
 LOAD_MIN = 4

@@ -20,13 +20,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from random import Random
 
-from pointsman.core.blocks import TEXT_SCHEME, Prompt, Scheme, Unit
+from pointsman.core.blocks import Prompt
 from pointsman.core.ids import BlockHash, NodeName, RequestId
 from pointsman.core.limits import TEXT_BLOCK_BYTES
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
 from pointsman.core.row import Row
+from pointsman.core.scheme import TEXT_SCHEME, Scheme, Unit
 
 ACTIVE_BLOCKS_MAX = 1 << 22
 """Blocks of requests in flight that are remembered: about 400 MB. What comes on top is counted
