@@ -40,7 +40,7 @@ from pointsman.core.events import (
     NodeSignals,
     NodeSpec,
 )
-from pointsman.core.ids import BlockHash, ModelName, NodeId, NodeName
+from pointsman.core.ids import HASH_BITS, BlockHash, ModelName, NodeId, NodeName
 from pointsman.telemetry.collector_metrics import CollectorMetrics
 from pointsman.wire.control import AgentFrame, Heartbeat, encode
 
@@ -134,7 +134,7 @@ class Engine:
             self._store(self._changes)
 
     def _store(self, count: int) -> None:
-        came = [BlockHash(self._rng.getrandbits(60)) for _ in range(count)]
+        came = [BlockHash(self._rng.getrandbits(HASH_BITS)) for _ in range(count)]
         self._held.extend(came)
         self.report.submit(CacheChanged(NodeId(1), [ChainStored(came)]))
 

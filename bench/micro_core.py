@@ -20,7 +20,7 @@ import msgspec
 from bench.timing import median_us
 from pointsman.core.blocks import Prompt
 from pointsman.core.calibration import Calibration
-from pointsman.core.ids import BlockHash, NodeId, RequestId, Slot
+from pointsman.core.ids import HASH_BITS, BlockHash, NodeId, RequestId, Slot
 from pointsman.core.ledger import Ledger
 from pointsman.core.placement import NO_SEGMENTS, Footprint
 from pointsman.core.prefix import PrefixIndex
@@ -68,7 +68,7 @@ def hashing() -> Iterator[Row]:
 
 
 def hashes(rng: random.Random, count: int) -> list[BlockHash]:
-    return [BlockHash(rng.getrandbits(60)) for _ in range(count)]
+    return [BlockHash(rng.getrandbits(HASH_BITS)) for _ in range(count)]
 
 
 def matching() -> Iterator[Row]:

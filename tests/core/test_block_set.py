@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.core.block_set import BUCKETS, BlockSet, bucket_of
-from pointsman.core.ids import BlockHash
+from pointsman.core.ids import HASH_MASK, BlockHash
 
-HASHES = st.integers(0, (1 << 60) - 1).map(BlockHash)
+HASHES = st.integers(0, HASH_MASK).map(BlockHash)
 FEW = st.sampled_from([BlockHash((n << 54) + k) for n in (0, 1, 63) for k in range(1, 5)])
 CHANGES = st.lists(
     st.tuples(st.sampled_from(["add", "remove", "replace", "clear"]), st.lists(FEW, max_size=6))

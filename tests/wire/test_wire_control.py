@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pointsman.core.block_set import BUCKETS
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals, NodeSpec
-from pointsman.core.ids import ModelName, NodeName
+from pointsman.core.ids import HASH_MASK, ModelName, NodeName
 from pointsman.wire import control
 from pointsman.wire.control import (
     FRAME_BYTES_MAX,
@@ -44,7 +44,7 @@ from pointsman.wire.control import (
     unpack_hashes,
 )
 
-HASHES = st.lists(st.integers(0, (1 << 60) - 1), max_size=20)
+HASHES = st.lists(st.integers(0, HASH_MASK), max_size=20)
 NUMBERS = st.integers(0, (1 << 53) - 1)
 ENGINES = st.integers(0, 63)
 NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,10}\Z")
@@ -64,7 +64,7 @@ BEATS = st.builds(
     incarnation=NUMBERS,
     trust=st.sampled_from(IndexTrust),
     blocks=NUMBERS,
-    digest=st.integers(0, (1 << 60) - 1),
+    digest=st.integers(0, HASH_MASK),
     stored=HASHES.map(pack_hashes),
     removed=HASHES.map(pack_hashes),
     age_ms=NUMBERS,
@@ -181,7 +181,7 @@ def raw_frame(body: object, version: int = control.VERSION) -> bytes:
         (raw_frame(["beat", -1]), MalformedFrame),
         (raw_frame(["beat", 1, [[64, 1]]]), MalformedFrame),
         (raw_frame(["beat", 1, [[0, 1, "sure"]]]), MalformedFrame),
-        (raw_frame(["beat", 1, [[0, 1, "exact", 0, 1 << 60]]]), MalformedFrame),
+        (raw_frame(["beat", 1, [[0, 1, "exact", 0, HASH_MASK + 1]]]), MalformedFrame),
         (raw_frame(["hello", "a b", bytes(16)]), MalformedFrame),
         (raw_frame(["hello", "a\n", bytes(16)]), MalformedFrame),
         (raw_frame(["hello", "a", b"short"]), MalformedFrame),

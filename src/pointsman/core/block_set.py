@@ -12,20 +12,17 @@ buckets' digests, find out where, and exchange no more than that.
 from collections.abc import Sequence
 from functools import reduce
 from operator import xor
-from typing import Any, Final
+from typing import Final
 
-from pointsman.core.ids import BlockHash
+from pointsman.core.ids import HASH_BITS, BlockHash, KeptInt
 
 BUCKETS: Final = 64
-_SHIFT: Final = 60 - 6  # a hash has 60 bits
+_SHIFT: Final = HASH_BITS - 6
 _DICTS: Final = 8
-_DICT_SHIFT: Final = 60 - 3
+_DICT_SHIFT: Final = HASH_BITS - 3
 """A dict for eight buckets: a heartbeat's changes meet the same few pages of memory, and one dict
 for all would hold up the process for longer when it grows."""
 _ABSENT: Final = ()
-_Kept = Any
-"""A hash that is only kept and passed on. Compiled code would make an int anew wherever it is
-stored: 32 bytes for every block of every engine."""
 
 
 class BlockSet:
@@ -37,7 +34,7 @@ class BlockSet:
         self.overflows = 0
         self.digest = 0
         self._count = 0
-        self._dicts: list[dict[_Kept, None]] = [{} for _ in range(_DICTS)]
+        self._dicts: list[dict[KeptInt, None]] = [{} for _ in range(_DICTS)]
 
     def __repr__(self) -> str:
         return f"<BlockSet {self._count} of at most {self.blocks_max}, {self.overflows} overflows>"
@@ -62,9 +59,9 @@ class BlockSet:
 
     def add(self, hashes: Sequence[BlockHash]) -> list[BlockHash]:
         """Add them. Returns those that were not there before."""
-        added: list[_Kept] = []
+        added: list[KeptInt] = []
         dicts, room = self._dicts, self.blocks_max - self._count
-        kept: Sequence[_Kept] = hashes
+        kept: Sequence[KeptInt] = hashes
         for block in kept:
             number: int = block >> _DICT_SHIFT
             known = dicts[number]
@@ -81,9 +78,9 @@ class BlockSet:
 
     def remove(self, hashes: Sequence[BlockHash]) -> list[BlockHash]:
         """Remove them. Returns those that were there before."""
-        removed: list[_Kept] = []
+        removed: list[KeptInt] = []
         dicts = self._dicts
-        kept: Sequence[_Kept] = hashes
+        kept: Sequence[KeptInt] = hashes
         for block in kept:
             number: int = block >> _DICT_SHIFT
             if dicts[number].pop(block, _ABSENT) is not _ABSENT:

@@ -15,10 +15,9 @@ from typing import Final, cast
 
 from xxhash import xxh3_64_intdigest
 
-from pointsman.core.ids import BlockHash
+from pointsman.core.ids import HASH_MASK, BlockHash
 from pointsman.core.scheme import TEXT_SCHEME, Namespace, Scheme, Unit
 
-_HASH_MASK: Final = (1 << 60) - 1
 _BYTES: Final = Unit.BYTES  # Python 3.11 takes 0.1 us to look an enum's member up
 
 
@@ -27,7 +26,7 @@ def root_hash(namespace: Namespace, scheme: Scheme) -> BlockHash:
     """The chain's seed. Length-prefixed, so that ("ab", "c") and ("a", "bc") differ."""
     parts = (namespace.model, namespace.salt, f"{scheme.unit}:{scheme.size}")
     seed = b"".join([len(p.encode()).to_bytes(4) + p.encode() for p in parts])
-    return BlockHash(xxh3_64_intdigest(seed) & _HASH_MASK)
+    return BlockHash(xxh3_64_intdigest(seed) & HASH_MASK)
 
 
 def token_bytes(tokens: Sequence[int]) -> bytes:
@@ -43,7 +42,7 @@ def chain(data: bytes, size_bytes: int, parent: BlockHash) -> list[BlockHash]:
     hashes: list[int] = []
     digest, previous = xxh3_64_intdigest, int(parent)
     for start in range(0, len(data) - size_bytes + 1, size_bytes):
-        previous = digest(data[start : start + size_bytes], previous) & _HASH_MASK
+        previous = digest(data[start : start + size_bytes], previous) & HASH_MASK
         hashes.append(previous)
     return cast("list[BlockHash]", hashes)  # a call a block would cost a seventh of the loop
 
@@ -111,7 +110,7 @@ class Prompt:
         if self._fingerprint is None:
             data = self.text or self._token_bytes
             seed = root_hash(self.namespace, TEXT_SCHEME)
-            self._fingerprint = (xxh3_64_intdigest(data, seed) & _HASH_MASK or 1) if data else 0
+            self._fingerprint = (xxh3_64_intdigest(data, seed) & HASH_MASK or 1) if data else 0
         return self._fingerprint
 
     def _hash(self, scheme: Scheme) -> list[BlockHash]:

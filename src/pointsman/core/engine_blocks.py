@@ -18,16 +18,12 @@ from msgspec import msgpack
 
 from pointsman.core.blocks import chain, root_hash, token_bytes
 from pointsman.core.cache_events import BlockRemoved, BlockStored, EngineHash
-from pointsman.core.ids import BlockHash
+from pointsman.core.ids import HASH_MASK, BlockHash, KeptInt
 from pointsman.core.scheme import Namespace, Scheme, Unit
 
-_NAME_MASK: Final = (1 << 60) - 1  # an int of that size takes 32 bytes, a whole digest up to 80
 _NAME_BYTES: Final = 8
 _GPU: Final = frozenset({"gpu", "cuda", "device"})
 Keys = Sequence[object]
-_Kept = object
-"""A hash that is only kept and passed on. Compiled code would make an int anew wherever it is
-stored: 32 bytes in each of the maps, for every block of every engine."""
 
 
 class EngineBlocks:
@@ -50,9 +46,9 @@ class EngineBlocks:
         self.orphans = 0
         self.malformed = 0
         self.overflows = 0
-        self._own: dict[_Kept, _Kept] = {}  # engine's name -> our hash
-        self._copies: dict[_Kept, int] = {}  # name -> further times that it was stored
-        self._names: dict[_Kept, int] = {}  # our hash -> how many names it has
+        self._own: dict[KeptInt, KeptInt] = {}  # engine's name -> our hash
+        self._copies: dict[KeptInt, int] = {}  # name -> further times that it was stored
+        self._names: dict[KeptInt, int] = {}  # our hash -> how many names it has
 
     def __repr__(self) -> str:
         return (
@@ -77,8 +73,8 @@ class EngineBlocks:
         """Blocks that are told under our own hashes, which are then their names, too."""
         return self._store(_names(hashes), hashes)
 
-    def _store(self, found: Sequence[_Kept], chain: Sequence[_Kept]) -> list[BlockHash]:
-        own: list[_Kept] = []
+    def _store(self, found: Sequence[KeptInt], chain: Sequence[KeptInt]) -> list[BlockHash]:
+        own: list[KeptInt] = []
         known, copies, names = self._own, self._copies, self._names
         for name, computed in zip(found, chain, strict=False):
             block = known.get(name)
@@ -97,7 +93,7 @@ class EngineBlocks:
         """Our hashes of what the engine no longer holds under any name."""
         if is_on_gpu(event.medium) is not (self._above is None):
             return []
-        gone: list[_Kept] = []
+        gone: list[KeptInt] = []
         for name in _names(event.block_hashes):
             if name in self._copies:
                 _count_down(self._copies, name)
@@ -116,13 +112,13 @@ class EngineBlocks:
     def check(self) -> None:
         """Assert that the three maps agree."""
         assert len(self._own) <= self.blocks_max, self
-        names: dict[_Kept, int] = {}
+        names: dict[KeptInt, int] = {}
         for block in self._own.values():
             names[block] = names.get(block, 0) + 1
         assert names == self._names, self
         assert all(name in self._own and count > 0 for name, count in self._copies.items())
 
-    def _chain(self, event: BlockStored) -> Sequence[_Kept]:
+    def _chain(self, event: BlockStored) -> Sequence[KeptInt]:
         """Our hashes of the event's blocks; fewer, or none, where they cannot be known."""
         count, size = len(event.block_hashes), event.block_size
         if self._above is not None and not event.token_ids:
@@ -147,14 +143,14 @@ class EngineBlocks:
             return chain(data, len(data) // count, parent)
         return _folded_chain(data, len(data) // count, parent, extras)
 
-    def _named_alone(self, event: BlockStored) -> Sequence[_Kept]:
+    def _named_alone(self, event: BlockStored) -> Sequence[KeptInt]:
         """Blocks whose tokens are not told again, up to the first that nobody has told of."""
         found = [self._known(name) for name in _names(event.block_hashes)]
         known = found.index(None) if None in found else len(found)
         self.orphans += len(found) - known
         return found[:known]
 
-    def _known(self, name: _Kept) -> _Kept | None:
+    def _known(self, name: KeptInt) -> KeptInt | None:
         block = self._own.get(name)
         return block if block is not None or self._above is None else self._above._own.get(name)
 
@@ -170,21 +166,21 @@ def is_on_gpu(medium: str | None) -> bool:
     return medium is None or medium == "GPU" or medium.lower() in _GPU
 
 
-def _names(hashes: Sequence[EngineHash]) -> Sequence[_Kept]:
-    """60 bits of each of the engine's hashes, which come as numbers or as bytes."""
+def _names(hashes: Sequence[EngineHash]) -> Sequence[KeptInt]:
+    """`HASH_BITS` of each of the engine's hashes, which come as numbers or as bytes."""
     return [_name(engine_hash) for engine_hash in hashes]
 
 
-def _name(engine_hash: EngineHash) -> _Kept:
+def _name(engine_hash: EngineHash) -> KeptInt:
     number = engine_hash if isinstance(engine_hash, int) else _number(engine_hash)
-    return number & _NAME_MASK
+    return number & HASH_MASK
 
 
 def _number(engine_hash: bytes) -> int:
     return int.from_bytes(engine_hash[-_NAME_BYTES:])
 
 
-def _count_down(counts: dict[_Kept, int], key: _Kept) -> bool:
+def _count_down(counts: dict[KeptInt, int], key: KeptInt) -> bool:
     """Count one less of `key`. Returns whether any is left."""
     count = counts.pop(key)
     if count == 1:

@@ -1,6 +1,6 @@
 """Names and numbers that must not be mixed up."""
 
-from typing import NewType
+from typing import Any, Final, NewType
 
 RequestId = NewType("RequestId", str)
 """A request, from its first byte to its settlement; unique within one gateway."""
@@ -19,5 +19,16 @@ ModelName = NewType("ModelName", str)
 """A model or LoRA adapter, as clients name it."""
 
 BlockHash = NewType("BlockHash", int)
-"""A chained hash of a prompt's first n blocks. 60 bits: a CPython int of that size takes
-32 bytes, one of 64 bits takes 48 in the allocator's size classes."""
+"""A chained hash of a prompt's first n blocks, of `HASH_BITS`."""
+
+HASH_BITS: Final = 60
+"""Two digits of a CPython int, which then takes 32 bytes; with 64 bits it has three, and takes 48
+in the allocator's size classes."""
+
+HASH_MASK: Final = (1 << HASH_BITS) - 1
+
+KeptInt = Any
+"""A hash, or what one is looked up for, that is only kept and passed on. Compiled code makes
+what it knows as an int anew wherever it stores it: 32 bytes in each map, for each block of each
+engine.
+"""

@@ -11,15 +11,13 @@ from itertools import chain
 from xxhash import xxh3_64_intdigest
 
 from pointsman.core.blocks import Prompt
-from pointsman.core.ids import BlockHash, ModelName, RequestId
+from pointsman.core.ids import HASH_MASK, BlockHash, ModelName, RequestId
 from pointsman.core.node import BLOCK_TOKENS_DEFAULT
 from pointsman.core.request import Request
 from pointsman.core.scheme import Namespace, Scheme, Unit
 from pointsman.traffic.request import TrafficRequest
 
 MODEL = ModelName("simulated")
-
-_HASH_MASK = (1 << 60) - 1
 
 
 def block_tokens_of(requests: Sequence[TrafficRequest]) -> int:
@@ -108,4 +106,4 @@ class _Named(dict[int, tuple[BlockHash, ...]]):
 
 def _hash(block_id: int, number: int, size: int) -> BlockHash:
     name = block_id.to_bytes(16, signed=True) + number.to_bytes(4)
-    return BlockHash(xxh3_64_intdigest(name, size) & _HASH_MASK)
+    return BlockHash(xxh3_64_intdigest(name, size) & HASH_MASK)

@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from pointsman.core.block_set import BUCKETS
 from pointsman.core.events import IndexTrust, NodeFacts, NodeSignals, NodeSpec
-from pointsman.core.ids import BlockHash
+from pointsman.core.ids import HASH_BITS, BlockHash
 
 VERSION: Final = 1
 
@@ -37,7 +37,6 @@ ENGINES_MAX: Final = 64
 
 _LENGTH_BYTES: Final = 4
 _HASH_BYTES: Final = 8
-_HASH_BITS: Final = 60
 
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z"
 
@@ -167,7 +166,7 @@ class EngineBeat(_Frame, frozen=True):
     incarnation: Number
     trust: IndexTrust = IndexTrust.HISTORY
     blocks: Number = 0
-    digest: Annotated[int, Meta(ge=0, lt=1 << _HASH_BITS)] = 0
+    digest: Annotated[int, Meta(ge=0, lt=1 << HASH_BITS)] = 0
     stored: Hashes = b""
     removed: Hashes = b""
     age_ms: Number = 0
@@ -293,8 +292,8 @@ def unpack_hashes(data: bytes) -> list[BlockHash]:
         raise MalformedFrame(f"{len(data)} bytes are no hashes of {_HASH_BYTES} each")
     hashes = array("Q", data)
     values = _little_endian(hashes).tolist()
-    if values and max(values) >> _HASH_BITS:
-        raise MalformedFrame(f"a block hash has more than {_HASH_BITS} bits")
+    if values and max(values) >> HASH_BITS:
+        raise MalformedFrame(f"a block hash has more than {HASH_BITS} bits")
     return cast("list[BlockHash]", values)
 
 

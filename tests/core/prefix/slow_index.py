@@ -4,9 +4,7 @@ from collections.abc import Sequence
 
 from xxhash import xxh3_64_intdigest
 
-from pointsman.core.ids import BlockHash
-
-HASH_MASK = (1 << 60) - 1
+from pointsman.core.ids import HASH_MASK, BlockHash
 
 
 def chain(path: Sequence[int]) -> list[BlockHash]:

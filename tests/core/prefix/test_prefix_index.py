@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from pointsman.core.ids import BlockHash, Slot
+from pointsman.core.ids import HASH_BITS, BlockHash, Slot
 from pointsman.core.prefix import Credit, PrefixIndex
-from tests.core.prefix.slow_index import HASH_MASK, chain
+from tests.core.prefix.slow_index import chain
 
 A, B, C = Slot(0), Slot(1), Slot(2)
 
@@ -261,7 +261,7 @@ def test_the_digest_tells_contents_not_order() -> None:
 
 
 def random_chain(rng: random.Random, length: int) -> list[BlockHash]:
-    return [BlockHash(rng.getrandbits(60) & HASH_MASK) for _ in range(length)]
+    return [BlockHash(rng.getrandbits(HASH_BITS)) for _ in range(length)]
 
 
 @pytest.mark.parametrize("exact", [False, True])

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from pointsman.core.ids import BlockHash, Slot
+from pointsman.core.ids import HASH_BITS, BlockHash, Slot
 from pointsman.core.prefix import PrefixIndex
 
 Fill = Callable[[PrefixIndex, random.Random], None]
 
 
 def hashes(rng: random.Random, count: int) -> list[BlockHash]:
-    return [BlockHash(rng.getrandbits(60)) for _ in range(count)]
+    return [BlockHash(rng.getrandbits(HASH_BITS)) for _ in range(count)]
 
 
 def long_tail(index: PrefixIndex, rng: random.Random) -> None:

@@ -1,21 +1,18 @@
 """Blocks that one node alone holds, entered into the table's `ways` and taken out: the rule for
 what engines tell, and nearly all the work of it. Whatever others hold, too, is left to the index.
 
-Compiled: a hash is an object here that is only passed on. Typed as an int it would be made anew
-wherever it is stored, and the index lives from sharing them.
+Compiled, so hashes and stamps are `KeptInt` here: the index lives from sharing them.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
+from pointsman.core.ids import KeptInt
 from pointsman.core.prefix.table import SLOT_MASK, WAY_MASK
 
-_Kept = Any
-
-Ways = list[dict[_Kept, _Kept]]
+Ways = list[dict[KeptInt, KeptInt]]
 
 
-def enter(ways: Ways, hashes: Sequence[_Kept], stamp: _Kept) -> int:
+def enter(ways: Ways, hashes: Sequence[KeptInt], stamp: KeptInt) -> int:
     """Enter blocks that nobody holds, up to the first that somebody does: how many."""
     entered = 0
     for block in hashes:
@@ -29,14 +26,14 @@ def enter(ways: Ways, hashes: Sequence[_Kept], stamp: _Kept) -> int:
 
 
 def take_out(
-    ways: Ways, hashes: Sequence[_Kept], slot: int, only: _Kept | None
-) -> tuple[dict[_Kept, list[_Kept]], list[_Kept]]:
+    ways: Ways, hashes: Sequence[KeptInt], slot: int, only: KeptInt | None
+) -> tuple[dict[KeptInt, list[KeptInt]], list[KeptInt]]:
     """Take out blocks that `slot` alone holds, in the run `only` if one is given: the blocks by
     the run that they were in, and those that several hold."""
-    taken: dict[_Kept, list[_Kept]] = {}
-    several: list[_Kept] = []
-    last: _Kept = None
-    blocks: list[_Kept] = []
+    taken: dict[KeptInt, list[KeptInt]] = {}
+    several: list[KeptInt] = []
+    last: KeptInt = None
+    blocks: list[KeptInt] = []
     for block in hashes:
         way: int = block & WAY_MASK
         table = ways[way]
