@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tidy.documents import leads_somewhere, links
 from tests.tidy.source_tree import (
     PACKAGE,
     ROOT,
@@ -41,9 +42,6 @@ HOSTS = re.compile(  # does not match itself
     r"pypi[.]org|pythonhosted[.]org|registry[.]npmjs|crates[.]io|deb[.]debian[.]org"
     r"|proxy[.]golang|--(?:extra-)?index-url|--find-link[s]"
 )
-MARKDOWN_FENCE = re.compile(r"^(```+|~~~+).*?^\1", re.MULTILINE | re.DOTALL)
-MARKDOWN_LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)[^)]*\)")
-MARKDOWN_HEADING = re.compile(r"^#+ +(.+?) *#*$", re.MULTILINE)
 
 type_of_function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -213,8 +211,8 @@ def test_links_in_documents_lead_somewhere() -> None:
     expect_none(
         f"{name_of(document)}: {target}"
         for document in project_files(".md")
-        for target in _links(document)
-        if not _leads_somewhere(document, target)
+        for target in links(document)
+        if not leads_somewhere(document, target)
     )
 
 
@@ -268,22 +266,3 @@ def _text_files() -> list[Path]:
         if path.suffix in {".py", ".md", ".toml", ".lock", ".txt", ".yaml", ".yml", ".sh", ".html"}
         or path.name in {"Makefile", "run"}
     ]
-
-
-def _links(document: Path) -> list[str]:
-    prose = MARKDOWN_FENCE.sub("", document.read_text())
-    return [link for link in MARKDOWN_LINK.findall(prose) if not re.match(r"[a-z]+:", link)]
-
-
-def _leads_somewhere(document: Path, link: str) -> bool:
-    target, _, anchor = link.partition("#")
-    file = (document.parent / target).resolve() if target else document
-    if not file.exists():
-        return False
-    return not anchor or file.suffix != ".md" or anchor in _anchors(file)
-
-
-def _anchors(document: Path) -> list[str]:
-    """The anchors of a document's headings, made as code hosts make them."""
-    headings = MARKDOWN_HEADING.findall(MARKDOWN_FENCE.sub("", document.read_text()))
-    return [re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings]
