@@ -8,7 +8,7 @@ from pointsman.core.errors import FailureKind, Reason
 from pointsman.core.events import Effect, Held, NodeProbed, Placed, Refused, RulesChanged
 from pointsman.core.limits import PROBE_FAILURES_MAX, Rules
 from pointsman.core.options import SchedulerOptions
-from tests.support.driver import Driver, request
+from tests.support.driver import MODEL, Driver, request
 
 LOW, HIGH = -10, 10
 NO_BACKLOG = 1e9
@@ -100,6 +100,22 @@ def test_memory_counts_like_slots() -> None:
     arrive(driver, "big", "x" * 6_300, max_output_tokens=0)
     assert driver.scheduler.explain(request("x"), 0.0).load == pytest.approx(1.0, abs=0.02)
     assert isinstance(arrive(driver, "next"), Held)
+
+
+def test_leases_where_memory_is_unknown_fill_nobody_elses() -> None:
+    driver = fleet("a", limit=100)
+    driver.describe("a", kv_blocks=100)
+    driver.join("b", concurrency_max=100, pool="b")
+    driver.describe("b", kv_blocks=None)
+    arrive(driver, "big", "x" * 6_300, max_output_tokens=0, pool="b")
+    assert driver.scheduler.explain(request("x"), 0.0).load == 1 / 200
+
+
+def test_whoever_has_to_go_to_one_node_does_not_stand_for_the_others() -> None:
+    driver = fleet("a", "b", limit=2)
+    asked = request("r", pool="default", home=driver.ids["a"])
+    loads = driver.scheduler._admission.loads
+    assert loads.part(asked).nodes == loads.part(request("s", pool="default")).nodes == 2
 
 
 def test_load_is_of_the_nodes_that_could_serve_the_request() -> None:
@@ -200,6 +216,18 @@ def test_very_long_prompts_go_to_their_pool_where_there_is_one() -> None:
     driver.describe("b")
     effects = [arrive(driver, f"long{i}", "w" * 8_000) for i in range(4)]
     assert [e.node for e in effects if isinstance(e, Placed)] == ["b"] * 4, "all of it is theirs"
+
+
+def test_a_very_long_turn_goes_home_and_not_to_the_pool_for_such() -> None:
+    driver = fleet("a", limit=4, long_context_tokens=1_000, long_context_pool="long")
+    driver.join("b", concurrency_max=4, pool="long")
+    driver.describe("b")
+    driver.arrive("first")
+    driver.start("first")
+    driver.settle("first", streamed=True, response_id="resp_1")
+    turn = arrive(driver, "turn", "w" * 8_000, continues="resp_1")
+    assert isinstance(turn, Placed)
+    assert turn.node == "a"
 
 
 # --- no node, or no time ---------------------------------------------------------------------
@@ -312,6 +340,16 @@ def test_a_failed_attempt_does_not_come_to_the_gate_again() -> None:
     arrive(driver, "high", priority=HIGH)
     (again, *_) = driver.fail("fill0", FailureKind.CLOSED)
     assert isinstance(again, Placed)
+
+
+def test_models_that_nobody_serves_do_not_push_out_what_is_known_of_others() -> None:
+    driver = fleet("a")
+    for number in range(3_000):
+        driver.arrive(f"r{number}", model=f"no such model {number}")
+        if number % 500 == 0:
+            driver.arrive(f"s{number}")
+    rates = driver.scheduler._admission._arrivals[MODEL]
+    assert sum(rate.per_s(0.0) for rate in rates) == 6 / 5
 
 
 def test_models_that_nobody_serves_take_no_memory() -> None:

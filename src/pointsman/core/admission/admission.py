@@ -49,9 +49,10 @@ class Admission:
     # --- coming in ---------------------------------------------------------------------
 
     def directed(self, request: Request, demand: Demand) -> Request:
-        """The same request; a very long one to the pool for such, where that has nodes."""
-        pool = self._rules.long_context_pool
-        if not pool or request.pool is not None or not self.is_very_long(demand):
+        """The same request; a very long one to the pool for such, where that has nodes. One that
+        has a home can go nowhere else."""
+        pool, is_bound = self._rules.long_context_pool, request.home is not None
+        if not pool or is_bound or request.pool is not None or not self.is_very_long(demand):
             return request
         there = structs.replace(request, pool=pool)
         return there if self.loads.part(there).nodes else request
@@ -63,6 +64,8 @@ class Admission:
             rates = self._arrivals[request.model] = tuple(Rate() for _ in range(TIERS))
             if len(self._arrivals) > _MODELS_MAX:
                 self._arrivals.popitem(last=False)
+        else:
+            self._arrivals.move_to_end(request.model)  # clients may name models without end
         rates[tier(request.priority)].add(now_s)
 
     def gate_answer(self, request: Request, demand: Demand, now_s: float) -> Hold | Refusal | None:

@@ -4,7 +4,7 @@ A part is the nodes that could serve a request: those of its model that match it
 labels. Requests are booked on nodes, and each node adds to the parts that it belongs to; so a
 booking costs the same in a fleet of any size, and asking sums nothing up.
 
-    fill    = max(in flight / slots, leased blocks / KV blocks)
+    fill    = max(in flight / slots, leased blocks / KV blocks where all nodes tell theirs)
     backlog = min(prefill seconds waiting / (nodes · backlog_s),
                   prompts waiting / (nodes · backlog_prefills))
 
@@ -12,6 +12,8 @@ Own counts are exact at any moment. What others sent to the nodes is added as fa
 """
 
 from typing import Final
+
+from msgspec import structs
 
 from pointsman.core.admission.waits import MeanTimes
 from pointsman.core.admission_rules import AdmissionRules
@@ -76,7 +78,7 @@ class Part:
     def __init__(self, nodes: list[Node], ledger: Ledger) -> None:
         self._nodes = nodes
         self.slots = sum(node.concurrency_configured for node in nodes)
-        self.blocks = sum(ledger.account(node.id).capacity or 0 for node in nodes)
+        self.blocks = _blocks(nodes, ledger)
         self.all = Holding()
         self.high = Holding()
         self.low = Holding()
@@ -131,6 +133,14 @@ class Part:
             return 0.0
         share = (held.inflight + foreign) / self.slots
         return max(share, held.blocks / self.blocks) if self.blocks else share
+
+
+def _blocks(nodes: list[Node], ledger: Ledger) -> int:
+    """KV blocks of all of them; 0, which bounds nothing, if one does not tell its own: what is
+    leased there is in the totals as well."""
+    capacities = [ledger.account(node.id).capacity for node in nodes]
+    known = [capacity for capacity in capacities if capacity is not None]
+    return sum(known) if len(known) == len(nodes) else 0
 
 
 class _Account:
@@ -301,7 +311,8 @@ class Loads:
     def _grouped(self, key: PartKey, request: Request) -> Part:
         nodes = self._cluster.serving(request.model)
         if key[1:] != (None, None, ()):
-            nodes = [node for node in nodes if matches_constraints(node, request)]
+            anybodys = structs.replace(request, home=None)  # the key does not name it
+            nodes = [node for node in nodes if matches_constraints(node, anybodys)]
         part = Part(nodes, self._ledger)
         for node in nodes:
             account = self._account(node.id)
