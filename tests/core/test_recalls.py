@@ -278,6 +278,23 @@ def test_busy_engines_are_asked_no_more_often_than_allowed() -> None:
     assert asked == RetryRules().busy_attempts_max
 
 
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        [FailureKind.BUSY, FailureKind.ERROR, FailureKind.ERROR],
+        [FailureKind.ERROR, FailureKind.BUSY, FailureKind.ERROR],
+        [FailureKind.BUSY, FailureKind.BUSY, FailureKind.ERROR, FailureKind.ERROR],
+        [FailureKind.ERROR, FailureKind.BUSY, FailureKind.BUSY, FailureKind.BUSY],
+    ],
+)
+def test_busy_engines_and_failures_are_bounded_each_by_themselves(kinds: list[FailureKind]) -> None:
+    driver = Driver()
+    driver.ready("a", "b", "c", "d", "e")
+    driver.arrive("r")
+    answers = [type(driver.fail("r", kind)[0]) for kind in kinds]
+    assert answers == [*[Placed] * (len(kinds) - 1), Refused]
+
+
 @pytest.mark.parametrize("kind", [FailureKind.ERROR, FailureKind.CLOSED])
 def test_other_failures_never_wait(kind: FailureKind) -> None:
     driver = Driver()

@@ -1,7 +1,11 @@
 """Retries stay a share of first attempts."""
 
 from pointsman.core.admission.retry_budget import RetryBudget
-from pointsman.core.limits import RETRY_BUDGET_MIN, RETRY_BUDGET_RATIO
+from pointsman.core.errors import FailureKind
+from pointsman.core.events import Placed, Refused
+from pointsman.core.limits import RETRY_BUDGET_MIN, RETRY_BUDGET_RATIO, RetryRules
+from pointsman.core.options import SchedulerOptions
+from tests.support.driver import Driver
 
 
 def test_a_quiet_cluster_can_retry() -> None:
@@ -19,6 +23,17 @@ def test_retries_of_a_cluster_where_everything_fails_are_bounded() -> None:
         retried += budget.take()
     assert retried <= 1_000 * RETRY_BUDGET_RATIO + RETRY_BUDGET_MIN
     assert retried >= 1_000 * RETRY_BUDGET_RATIO
+
+
+def test_what_is_refused_pays_nothing_in() -> None:
+    driver = Driver(SchedulerOptions(retries=RetryRules(budget_min=1, budget_ratio=0.2)))
+    driver.ready("a", "b")
+    driver.arrive("r1")
+    assert isinstance(driver.fail("r1", FailureKind.UNREACHABLE)[0], Placed)
+    for number in range(20):
+        assert isinstance(driver.arrive(f"x{number}", model="no such model")[0], Refused)
+    driver.arrive("r2")
+    assert isinstance(driver.fail("r2", FailureKind.UNREACHABLE)[0], Refused)
 
 
 def test_a_long_calm_does_not_save_up_a_storm() -> None:

@@ -216,14 +216,10 @@ class Exchange:
 
     @property
     def may_be_placed(self) -> bool:
-        """Whether the request may go to a (further) node: `attempts_max` of them may fail,
-        `busy_attempts_max` may be busy."""
-        return (
-            self._failed_attempts < self._retries.attempts_max
-            and self._busy_attempts < self._retries.busy_attempts_max
-            and self.state is not _STREAMING
-            and self.state is not _SETTLED
-        )
+        """Whether the request may go to a (further) node."""
+        if self.state is _STREAMING or self.state is _SETTLED:
+            return False
+        return self._retries.allow(failed=self._failed_attempts, busy=self._busy_attempts)
 
     @property
     def may_be_recalled(self) -> bool:

@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from pointsman.core.calibration import OutputLengths, TokenRatio
-from pointsman.core.errors import EndCause
+from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import IndexTrust, RecallCause
 from pointsman.core.node import Node
 from pointsman.core.placement import Attempt, Credit, Demand, Work
@@ -74,11 +74,12 @@ class Flight:
     def request(self) -> Request:
         return self.attempt.request
 
-    def next_attempt(self) -> Attempt:
-        """The same request, to be placed elsewhere."""
+    def next_attempt(self, kind: FailureKind) -> Attempt:
+        """The same request, which failed like this, to be placed elsewhere."""
         before, node_id = self.attempt, self.node.id
         tried, avoided = (*before.tried, node_id), (*before.avoided, node_id)
-        return Attempt(self.request, before.arrived_s, tried, avoided, before.recalls)
+        busy = before.busy + (kind is FailureKind.BUSY)
+        return Attempt(self.request, before.arrived_s, tried, avoided, before.recalls, busy)
 
     def recalled_attempt(self) -> Attempt:
         """The same request, taken back: to be placed anew, elsewhere if its node is in trouble but

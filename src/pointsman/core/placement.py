@@ -13,14 +13,20 @@ from pointsman.core.scheme import Unit
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
-    """One try to place a request: since when it is here, the nodes it failed on, those that are
-    left out this time, and how often it was taken back from one."""
+    """One try to place a request: since when it is here, the nodes it failed on and how many of
+    these were busy, those that are left out this time, and how often it was taken back from one."""
 
     request: Request
     arrived_s: float
     tried: tuple[NodeId, ...] = ()
     avoided: tuple[NodeId, ...] = ()
     recalls: int = 0
+    busy: int = 0
+
+    @property
+    def number(self) -> int:
+        """Which try it is, from 1."""
+        return len(self.tried) + self.recalls + 1
 
 
 class Demand(msgspec.Struct, frozen=True, gc=False):

@@ -86,7 +86,6 @@ class Scheduler(SchedulerState):
         attempt = Attempt(request, now_s)
         if (early := self.guard.arrived(request, now_s)) is not None:
             return [self._refuse(attempt, self._unseen(request, early), now_s)]
-        self._retries.attempted()
         route = self._answer(attempt, demand, now_s)
         effects = [self._place(attempt, route, now_s), *self._make_way(now_s)]
         if request.slo_ttft_s is not None or isinstance(effects[0], Held):
@@ -130,6 +129,8 @@ class Scheduler(SchedulerState):
         self._bookings.book(attempt, route, node, row, now_s)
         self._policy.placed(request, row)
         self.guard.placed(request, now_s, again=bool(attempt.tried))
+        if not attempt.tried and not attempt.recalls:
+            self._retries.attempted()
         self.stats.placed += 1
         return Placed(request.id, node.id, node.name, node.spec.url, decision)
 
@@ -190,12 +191,12 @@ class Scheduler(SchedulerState):
         return [held, *self._retry_held(now_s), *self._make_way(now_s)]
 
     def _place_again(self, flight: Flight, kind: FailureKind, now_s: float) -> Effect:
-        attempt, reason = flight.next_attempt(), FAILURE_REASONS[kind]
+        attempt, reason = flight.next_attempt(kind), FAILURE_REASONS[kind]
         route = self._route(attempt, self._router.demand(attempt.request), now_s)
         refusal = Refusal(reason, ANSWERS[reason].message)
-        if not isinstance(route.answer, Choice) or self._retries.are_enough(
-            len(attempt.tried), kind
-        ):
+        busy, failed = attempt.busy, len(attempt.tried) - attempt.busy
+        may_go_on = self._retries.rules.allow(failed=failed, busy=busy)
+        if not may_go_on or not isinstance(route.answer, Choice):
             return self._refuse(attempt, route.but(refusal), now_s)
         if not self._retries.take():
             spent = Refusal(reason, f"{refusal.detail} The retry budget is spent.")

@@ -5,7 +5,6 @@ So retries stay below that share of the traffic however many nodes fail. A quiet
 `budget_min` to start with.
 """
 
-from pointsman.core.errors import FailureKind
 from pointsman.core.limits import RetryRules
 
 _SAVED_MAX = 10
@@ -24,21 +23,15 @@ class RetryBudget:
 
     def apply(self, rules: RetryRules) -> None:
         """Save and spend by these from here on."""
-        self._rules = rules
+        self.rules = rules
         self._ratio = rules.budget_ratio
         self._tokens_max = _SAVED_MAX * rules.budget_min
         self._tokens = min(self._tokens, self._tokens_max)
 
     def attempted(self) -> None:
-        """A request arrived and is about to make its first attempt."""
+        """A request makes its first attempt."""
         if self._tokens < self._tokens_max:
             self._tokens += self._ratio
-
-    def are_enough(self, attempts: int, kind: FailureKind) -> bool:
-        """Whether a request that has failed so often may make no further attempt."""
-        rules = self._rules
-        is_busy = kind is FailureKind.BUSY
-        return attempts >= (rules.busy_attempts_max if is_busy else rules.attempts_max)
 
     def take(self) -> bool:
         """Whether a retry may be made. If so, it is booked."""
