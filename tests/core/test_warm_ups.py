@@ -147,6 +147,15 @@ def test_a_warm_up_ends_when_nobody_else_serves_any_more(
     assert placed_on(driver) == {"new"}
 
 
+def test_whoever_finds_the_last_one_gone_is_placed_on_a_node_that_warms_up() -> None:
+    driver = busy("a")
+    assert join(driver)
+    for i in range(REQUEST_FAILURES_MAX):
+        driver.arrive(f"f{i}")
+        effects = driver.fail(f"f{i}", FailureKind.UNREACHABLE)
+    assert [e.node for e in effects if isinstance(e, Placed)] == ["new"]
+
+
 def test_who_alone_serves_a_model_or_a_pool_is_not_withheld() -> None:
     driver = busy("a", "b")
     driver.join("other")

@@ -103,10 +103,15 @@ class Membership:
         """End what was only for a while."""
         widen(self._cluster.nodes, now_s)
         self._warm_ups.expire(now_s)
+        self.give_way()
+
+    def give_way(self) -> bool:
+        """Let nodes that warm up serve where others have gone. Returns whether that makes room."""
+        return self._warm_ups.give_way()
 
     def news(self, now_s: float) -> list[Turned | WarmUp]:
         """What is to be told of nodes' health, and of those that came into service."""
-        self._warm_ups.give_way()
+        self.give_way()
         warm_ups = self._warm_ups.begin(now_s) if self._cluster.cold else []
         return [*self._cluster.take_turns(), *warm_ups]
 
@@ -127,7 +132,7 @@ class Membership:
 
     def _warmed_enough(self, change: Change) -> Change:
         """Let nodes that warm up serve at once where an event has left no others."""
-        return msgspec.structs.replace(change, room=True) if self._warm_ups.give_way() else change
+        return msgspec.structs.replace(change, room=True) if self.give_way() else change
 
     def _left(self, node: Node, event: NodeLeft, now_s: float) -> Change:
         return Change(tuple(self._remove(node)), room=True)

@@ -179,6 +179,7 @@ class Scheduler(SchedulerState):
         if event.kind is FailureKind.RECALLED:
             return self._queue_again(flight.recalled_attempt(), now_s)
         self._judge.failed(flight, event.kind, now_s)
+        self._membership.give_way()
         again = self._place_again(flight, event.kind, now_s)
         return [again, *self._recalls.rescue(now_s), *self._retry_held(now_s)]
 
