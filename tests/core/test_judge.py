@@ -402,6 +402,37 @@ def test_a_hang_of_the_whole_cluster_takes_nobody_out() -> None:
     assert {ward.health(name) for name in "abc"} == {Health.READY}
 
 
+def test_what_its_engine_does_not_know_of_does_not_keep_a_node_out() -> None:
+    """The gateway's word of its end is lost: it is compensated, and nothing is owed any more."""
+    ward = Ward("a", "b")
+    ward.place("a")
+    none = NodeSignals(running=0, waiting=0)
+    seen = []
+    for _ in range(60):
+        ward.answer("b", 0.05)
+        ward.advance(1.0)
+        ward.step(NodeReported(ward.ids["a"], ward.now_s, none))
+        seen.append(ward.health("a"))
+    assert seen[40:].count(Health.HALF_OPEN) > 10
+
+
+def test_of_a_node_on_trial_only_the_trial_tells() -> None:
+    ward = Ward("a", "b")
+    ward.place("a")
+    seen = []
+    for _ in range(30):
+        ward.answer("b", 0.05)
+        ward.advance(1.0)
+        seen.append(ward.health("a"))
+    assert Health.OPEN in seen
+    assert seen[-1] is Health.HALF_OPEN, "it waits for one"
+    ward.place("a")
+    for _ in range(8):
+        ward.answer("b", 0.05)
+        ward.advance(1.0)
+    assert ward.health("a") is Health.OPEN
+
+
 def test_a_sign_of_life_clears_a_hanging_node_at_once() -> None:
     ward = Ward("a", "b")
     late = ward.place("a")

@@ -212,7 +212,7 @@ class Judge:
         for flight in flights:
             if now_s - flight.placed_s < flight.node.rules.overdue_min_s:
                 break
-            if flight.started_s is None and flight.node.alive_s <= flight.placed_s:
+            if _is_awaited(flight):
                 oldest.setdefault(flight.node.id, flight)
         for flight in oldest.values():
             self._overdue(flight, now_s - flight.placed_s, now_s)
@@ -278,3 +278,13 @@ class Judge:
         fellows = [n for n in self._cluster.nodes if any(c.name == model for c in n.models)]
         found = sum(fellow.condition.is_relative for fellow in fellows)
         return found + 1 <= node.rules.slow_share_max * len(fellows)
+
+
+def _is_awaited(flight: Flight) -> bool:
+    """Whether its node owes it a first token, and has told of nothing since it was placed. What is
+    compensated its engine does not even know of; of a node on trial only the trial tells."""
+    if flight.started_s is not None or flight.compensated:
+        return False
+    node, condition = flight.node, flight.node.condition
+    since_s = condition.since_s if condition.state is Health.HALF_OPEN else node.alive_s
+    return flight.placed_s >= max(since_s, node.alive_s)
