@@ -2,7 +2,8 @@
 
 import pytest
 
-from pointsman.core.limits import HOLD_S
+from pointsman.core.limits import HOLD_S, RetryRules
+from pointsman.core.options import SchedulerOptions
 from pointsman.sim.scenario import Clients, Fault, FaultKind, Knowledge, Network
 from pointsman.traffic.outcome import Outcome
 from tests.support.simulation import SMALL, ask, run, small
@@ -45,6 +46,22 @@ def test_a_held_client_may_leave() -> None:
     requests = [ask(1.0, 900, 20), ask(1.0, 900, 20), ask(30.0, 900, 20)]
     records = run(small(1, faults=stands, clients=clients), requests).records
     assert [r.outcome for r in records] == [Outcome.TIMEOUT, Outcome.TIMEOUT, Outcome.OK]
+
+
+def test_a_request_may_fail_as_often_as_the_schedulers_own_rules_say() -> None:
+    crashes = (
+        Fault(
+            kind=FaultKind.CRASH,
+            at_s=1.0,
+            duration_s=60.0,
+            nodes=("node-0", "node-1"),
+            stagger_s=0.05,
+        ),
+    )
+    options = SchedulerOptions(retries=RetryRules(attempts_max=3))
+    scenario = small(3, faults=crashes)
+    (record,) = run(scenario, [ask(0.9, 1_000, 9)], policy="round_robin", options=options).records
+    assert (record.outcome, record.placements) == (Outcome.OK, 3)
 
 
 def test_an_answer_of_more_than_an_hour_is_cut_off() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from pointsman.core.options import SchedulerOptions
 from pointsman.engines.compute_model import Profile
 from pointsman.sim import Scenario, simulate
 from pointsman.sim.scenario import Network, NodeGroup
@@ -24,6 +25,8 @@ SMALL = Profile(
     max_model_len=1_024,
 )
 """Of a size at which a handful of requests fills, evicts and preempts."""
+
+_DEFAULTS = SchedulerOptions()
 
 NO_DELAYS = Network(client_s=0.0, engine_s=0.0, dispatch_s=0.0)
 
@@ -62,9 +65,10 @@ def run(
     *,
     policy: str = "marginal_cost",
     seed: int = 0,
+    options: SchedulerOptions = _DEFAULTS,
 ) -> ReplayedRun:
     """Simulate; a run that breaks an invariant raises."""
-    replayed = simulate(scenario, requests, policy=policy, seed=seed)
+    replayed = simulate(scenario, requests, policy=policy, seed=seed, options=options)
     assert len(replayed.records) == len(requests)
     assert [record.index for record in replayed.records] == list(range(len(requests)))
     return replayed

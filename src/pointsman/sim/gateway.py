@@ -91,6 +91,7 @@ class SimulatedGateway:
         self.decision_s: list[float] = []
         self.on_trouble: Callable[[NodeName], None] = lambda name: None
         self.hold_s = options.hold_s
+        self._retries = options.retries
         self.held_longest_s = 0.0
         self._clock = clock
         self._nodes = nodes
@@ -110,7 +111,7 @@ class SimulatedGateway:
 
     def arrive(self, request: Request, output_tokens: int, caller: Caller) -> None:
         """`caller` is answered once. Only engines know of `output_tokens`."""
-        exchange = Exchange(request.id, _TIMEOUTS, self._clock.now_s)
+        exchange = Exchange(request.id, _TIMEOUTS, self._clock.now_s, self._retries)
         self._open[request.id] = _Open(request, output_tokens, exchange, caller)
         self._arm(self._clock.now_s + TICK_S_MAX)
         if self._stopwatch is None:
