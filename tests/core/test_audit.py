@@ -221,6 +221,16 @@ def test_a_compensated_request_on_a_node_that_is_gone_is_not_booked_again() -> N
     d.scheduler.check()
 
 
+def test_nodes_that_are_gone_are_not_remembered() -> None:
+    d = driver()
+    d.arrive("r1")
+    d.step(NodeReported(d.ids["a"], d.now_s, NodeSignals(running=0, waiting=0)))
+    assert list(d.scheduler._audit._short) == [d.ids["a"]]
+    d.join("a")
+    d.advance(1.0)
+    assert not d.scheduler._audit._short
+
+
 def test_the_time_may_change_while_it_runs() -> None:
     d = driver()
     d.step(RulesChanged(Rules(reservation_s=5.0)))

@@ -128,6 +128,15 @@ def test_a_burst_of_equal_requests_is_one_strike() -> None:
     assert turned.strikes(it.now_s, 30.0) == 1.0
 
 
+def test_strikes_count_from_the_first_moment_on() -> None:
+    it = Guarded()
+    it.now_s = 0.0
+    it.send("a", "x")
+    assert it.send("a", "x") is Reason.RETRY_EARLY
+    (turned,) = it.guard._turned.values()
+    assert turned.strikes(it.now_s, 30.0) == 1.0
+
+
 def test_another_request_of_the_same_client_is_served_as_anybody() -> None:
     """A key or an address may be many people."""
     it = Guarded()

@@ -363,6 +363,14 @@ def test_effects_can_be_told() -> None:
     ]
 
 
+def test_a_session_without_a_name_is_no_session() -> None:
+    driver = Driver(SchedulerOptions(policy="session"))
+    driver.ready("a", "b")
+    driver.arrive("r1", session="")
+    driver.arrive("r2")
+    assert [view.inflight for view in driver.scheduler.nodes(0.0)] == [1, 1]
+
+
 def test_the_home_of_a_session_is_seen_in_a_fleet_of_any_size() -> None:
     driver = Driver(SchedulerOptions(policy="session"))
     driver.ready(*(f"n{i}" for i in range(100)))

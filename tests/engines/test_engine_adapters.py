@@ -53,6 +53,12 @@ def engine(bodies: Mapping[str, bytes], **statuses: int) -> Get:
     return get
 
 
+async def test_a_block_size_of_nothing_is_not_known() -> None:
+    metrics = VLLM_METRICS.replace(b'block_size="32"', b'block_size="0"')
+    known = await describe(engine({**VLLM, "/metrics": metrics}), "10.0.0.7")
+    assert known.facts.block_tokens is None
+
+
 async def test_vllm_says_everything() -> None:
     known = await describe(engine(VLLM), "10.0.0.7")
     assert known.facts.kind == "vllm"

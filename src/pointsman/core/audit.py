@@ -73,6 +73,8 @@ class Audit:
 
     def look(self, now_s: float) -> list[Compensated]:
         """Compensate what has lasted for longer than any request may, whatever engines say."""
+        cluster = self._bookings.cluster
+        self._short = {n: short for n, short in self._short.items() if cluster.get(n) is not None}
         return self._compensate(
             self._silent(now_s), CompensationCause.SILENT, "nobody has told of it", now_s
         )

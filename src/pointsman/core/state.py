@@ -145,9 +145,10 @@ class SchedulerState:
     def next_deadline_s(self) -> float | None:
         """When a `Tick` is next due; None when nothing waits for one. Who is held waits for
         prefills to be over, too, also those that are only assumed to be."""
-        deadline_s = self._held.next_deadline_s()
-        start_s = None if deadline_s is None else self._bookings.next_assumed_start_s()
-        return deadline_s if start_s is None else min(start_s, deadline_s or start_s)
+        deadline_s, start_s = self._held.next_deadline_s(), self._bookings.next_assumed_start_s()
+        if deadline_s is None or start_s is None:
+            return deadline_s
+        return min(start_s, deadline_s)
 
     def check(self) -> None:
         """Every booking has its flight: leases, in-flight counts and tokens add up."""

@@ -53,7 +53,7 @@ class TurnedAway:
         self.noted_s = 0.0
         self.until_s = float("-inf")
         self._strikes = Faded()
-        self._struck_s = 0.0
+        self._struck_s = float("-inf")
 
     @property
     def is_given_up_again(self) -> bool:
@@ -68,7 +68,7 @@ class TurnedAway:
 
     def strike(self, now_s: float, memory_s: float) -> None:
         """Add a strike, unless the last one was just now."""
-        if self._strikes and now_s - self._struck_s < _STRIKE_GAP_S:
+        if now_s - self._struck_s < _STRIKE_GAP_S:
             return
         room = STRIKES_MAX - self._strikes.at(now_s, memory_s)
         self._strikes.add(min(1.0, room), now_s, memory_s)

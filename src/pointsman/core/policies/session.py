@@ -39,7 +39,7 @@ class Session:
         return pick(rows, why="home of the session")
 
     def _home(self, request: Request, rows: Sequence[Row]) -> Row | None:
-        name = self._homes.get(request.session or "")
+        name = None if request.session is None else self._homes.get(request.session)
         bound = OVERLOAD_RATIO * min(row.inflight for row in rows) + OVERLOAD_MARGIN
         for row in rows:
             if row.node == name:

@@ -43,7 +43,7 @@ async def describe(get: Get, host: str, rank: int | None = None) -> Description:
         kind=kind,
         version=await _version(get, kind, props),
         models=_with_context(models.cards, props),
-        block_tokens=page.block_size,
+        block_tokens=page.block_size or None,  # 0 is none that could be cut
         kv_blocks=page.kv_blocks_total,
     )
     has_events = kind in _WITH_EVENTS
