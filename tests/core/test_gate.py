@@ -222,6 +222,7 @@ def test_a_very_long_turn_goes_home_and_not_to_the_pool_for_such() -> None:
     driver = fleet("a", limit=4, long_context_tokens=1_000, long_context_pool="long")
     driver.join("b", concurrency_max=4, pool="long")
     driver.describe("b")
+    driver.serve("long", "w" * 8_000)
     driver.arrive("first")
     driver.start("first")
     driver.settle("first", streamed=True, response_id="resp_1")
