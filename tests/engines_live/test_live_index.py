@@ -8,11 +8,12 @@ from random import Random
 
 import pytest
 
+from pointsman.core.ids import BlockHash
 from pointsman.core.node import Node
 from pointsman.core.residency import Residency
 from pointsman.engines.adapters.event_sources import reachable
 from tests.support.event_relay import event_relay
-from tests.support.event_replay import digest, replayed
+from tests.support.event_replay import replayed
 from tests.support.live_cluster import LiveCluster, live_cluster
 from tests.support.live_engines import LiveEngine, VllmServers, free_ports
 
@@ -114,7 +115,8 @@ async def expect_equal(cluster: LiveCluster, *, evicted: bool = False) -> None:
         held = await asyncio.to_thread(replayed, replay.replace("*", "127.0.0.1"))
         expected = held.hashes("tiny", BLOCK_TOKENS)
         assert residency.blocks(node) == len(expected), shown["name"]
-        assert residency.digest(node) == digest(expected), shown["name"]
+        holders = map(residency.holders, map(BlockHash, expected))
+        assert all(mask >> node.slot & 1 for mask in holders), shown["name"]
         print(f"{shown['name']}: {len(expected)} blocks equal, {held.removals} were evicted")
         removals += held.removals
     assert removals > 100 or not evicted

@@ -5,8 +5,6 @@ keeps for each block the whole token prefix that it ends.
 """
 
 from collections import Counter
-from functools import reduce
-from operator import xor
 from typing import Any
 
 import msgspec
@@ -67,8 +65,3 @@ def replayed(endpoint: str) -> HeldBlocks:
                 return held
             for event in msgspec.msgpack.decode(payload)[1]:
                 held.apply(event)
-
-
-def digest(hashes: set[int]) -> int:
-    """As the index's own: equal contents, equal digest."""
-    return reduce(xor, sorted(hashes), 0)

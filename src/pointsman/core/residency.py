@@ -93,7 +93,7 @@ class Residency:
 
     def holders(self, block: BlockHash) -> int:
         """The mask of those that hold the prefix that ends with `block`."""
-        return next((mask for index in self._indexes for mask, _ in index.match((block,))), 0)
+        return self._texts.holders(block) | self._tokens.holders(block)
 
     def restorable_tokens(self, node: Node, prompt: Prompt, held_tokens: int) -> int:
         """Tokens after the first `held_tokens` that the node's slower tiers hold."""
@@ -117,10 +117,6 @@ class Residency:
 
     def bytes(self) -> int:
         return self._slower.bytes() + sum(index.bytes() for index in self._indexes)
-
-    def digest(self, node: Node) -> int:
-        """Order-independent digest of the node's token blocks."""
-        return self._tokens.digest(node.slot)
 
     def told(self, node: Node) -> BlockSet | None:
         """What the node's agent has told, to be read only; None without one that is believed."""

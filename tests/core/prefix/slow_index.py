@@ -39,18 +39,9 @@ class SlowIndex:
                 depths[depth] = depths.get(depth, 0) | 1 << slot
         return [(depths[depth], depth) for depth in sorted(depths, reverse=True)]
 
-    def digest(self, slot: int) -> int:
-        digest = 0
-        for block in self.held.get(slot, {}):
-            digest ^= block
-        return digest
-
-    def credit(self, slot: int, hashes: Sequence[BlockHash], start: int = 0) -> list[BlockHash]:
+    def credit(self, slot: int, hashes: Sequence[BlockHash]) -> list[BlockHash]:
         self.now += 1
-        capacity = self.capacities.get(slot)
-        fits = hashes[:capacity]
-        if self.depth(slot, fits) < start:
-            fits = fits[: self.depth(slot, fits)]
+        fits = hashes[: self.capacities.get(slot)]
         held = self.held.setdefault(slot, {})
         added = [block for block in fits if block not in held]
         for place, block in enumerate(fits):

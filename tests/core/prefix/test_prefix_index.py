@@ -5,7 +5,7 @@ import random
 import pytest
 
 from pointsman.core.ids import HASH_BITS, BlockHash, Slot
-from pointsman.core.prefix import Credit, PrefixIndex
+from pointsman.core.prefix import Added, PrefixIndex
 from tests.core.prefix.slow_index import chain
 
 A, B, C = Slot(0), Slot(1), Slot(2)
@@ -22,7 +22,7 @@ def bits(*slots: Slot) -> int:
 def test_nothing_is_held_at_first() -> None:
     index = PrefixIndex()
     assert index.match(path(5)) == index.match([]) == []
-    assert (index.blocks(A), index.digest(A), index.depth(A, path(5))) == (0, 0, 0)
+    assert (index.blocks(A), index.depth(A, path(5))) == (0, 0)
     index.check()
 
 
@@ -55,11 +55,11 @@ def test_match_changes_nothing() -> None:
     index.set_capacity(A, 40)
     index.credit(A, hashes[:20])
     index.credit(A, path(20, first=9))
-    before = (index.bytes(), index.digest(A), repr(index))
+    before = (index.bytes(), index.blocks(A), repr(index))
     for _ in range(3):
         index.match(hashes)
         index.depth(A, hashes)
-    assert (index.bytes(), index.digest(A), repr(index)) == before
+    assert (index.bytes(), index.blocks(A), repr(index)) == before
     index.credit(A, path(10, first=8))
     assert index.depth(A, hashes) == 10, "it was the least recently used, asked for or not"
 
@@ -84,14 +84,6 @@ def test_credit_returns_what_it_added() -> None:
     assert index.credit(A, hashes[:6]) == []
     assert index.credit(B, hashes[:2]) == hashes[:2]
     assert index.credit(A, []) == []
-
-
-def test_credit_from_a_start_extends_what_is_there_and_nothing_else() -> None:
-    index, hashes = PrefixIndex(), path(10)
-    index.credit(A, hashes[:4])
-    assert index.credit(A, hashes, start=4) == hashes[4:]
-    assert index.credit(B, hashes, start=4) == []
-    assert index.blocks(B) == 0
 
 
 def test_the_least_recently_used_chain_goes_first_and_its_tail_before_its_start() -> None:
@@ -178,7 +170,7 @@ def test_withdrawing_twice_or_after_the_node_is_gone_is_harmless() -> None:
 def test_part_of_a_credit_can_be_withdrawn() -> None:
     index, hashes = PrefixIndex(), path(6)
     credit = index.credit(A, hashes)
-    assert isinstance(credit, Credit)
+    assert isinstance(credit, Added)
     index.withdraw(A, credit[4:])
     assert index.depth(A, hashes) == 4
     index.check()
@@ -209,7 +201,7 @@ def test_a_block_that_left_and_came_again_outlives_its_neighbours() -> None:
     assert index.blocks(A) == 4
     index.remove(A, [hashes[1], hashes[0], *hashes[6:]])
     index.check()
-    assert (index.blocks(A), index.digest(A)) == (0, 0)
+    assert index.blocks(A) == 0
 
 
 def test_a_credit_is_an_advance_on_what_an_exact_node_will_tell() -> None:
@@ -230,7 +222,7 @@ def test_a_cleared_slot_is_empty_and_keeps_its_capacity() -> None:
         fill(A, hashes)
         index.credit(B, hashes[:3])
         index.clear(A)
-        assert (index.blocks(A), index.digest(A)) == (0, 0)
+        assert index.blocks(A) == 0
         assert index.match(hashes) == [(bits(B), 3)]
         index.check()
     index.credit(A, hashes)
@@ -244,17 +236,6 @@ def test_a_slot_that_was_forgotten_starts_afresh() -> None:
     index.forget(A)
     index.credit(A, path(5))
     assert index.blocks(A) == 5
-
-
-def test_the_digest_tells_contents_not_order() -> None:
-    index, one, other = PrefixIndex(), path(5), path(7, first=3)
-    index.credit(A, one)
-    index.credit(A, other)
-    index.insert(B, other)
-    index.insert(B, one)
-    assert index.digest(A) == index.digest(B) != 0
-    index.remove(B, one[4:])
-    assert index.digest(A) != index.digest(B)
 
 
 # --- the cap ---

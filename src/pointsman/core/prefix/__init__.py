@@ -24,7 +24,7 @@ Measured (bench/micro_core.py): 85 to 110 bytes a block with eviction bookkeepin
 placement writes only the blocks that are new.
 """
 
-from pointsman.core.prefix.index import Credit, PrefixIndex
+from pointsman.core.prefix.index import Added, PrefixIndex
 from pointsman.core.prefix.match import slots
 
-__all__ = ["Credit", "PrefixIndex", "slots"]
+__all__ = ["Added", "PrefixIndex", "slots"]

@@ -13,8 +13,6 @@ the uses; there it is the newest run that goes first, for the same reason.
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from functools import reduce
-from operator import xor
 
 import msgspec
 
@@ -34,7 +32,7 @@ class Run(msgspec.Struct, gc=False):
 
 
 class Holder:
-    """What one node holds: runs, stamps of shared blocks, counts, digest.
+    """What one node holds: runs, stamps of shared blocks, counts.
 
     A stamp is the name of a run: a negative int with the slot in its low bits.
     """
@@ -45,7 +43,6 @@ class Holder:
         "bit",
         "blocks",
         "capacity",
-        "digest",
         "exact",
         "number",
         "shared",
@@ -57,7 +54,6 @@ class Holder:
         self.capacity: int | None = None
         self.exact = False  # has been told what its engine holds
         self.blocks = 0
-        self.digest = 0
         self.shared: dict[int, int] = {}  # block that others hold too -> stamp
         self._runs: OrderedDict[int, Run] = OrderedDict()  # least recently used first
         self._table = table
@@ -185,7 +181,6 @@ class Holder:
         Returns how many runs there are, and hashes in them.
         """
         assert self.blocks == len(held), (self.number, self.blocks, len(held))
-        assert self.digest == reduce(xor, held, 0), self.number
         assert all(held.get(block) == stamp for block, stamp in self.shared.items())
         assert self.exact or self.capacity is None or self.blocks <= self.capacity
         live: dict[int, int] = {}

@@ -1,8 +1,6 @@
 """The index itself: ask which nodes hold a prompt, tell it what they hold."""
 
 from collections.abc import Sequence
-from functools import reduce
-from operator import xor
 from typing import Final
 
 from pointsman.core.ids import BlockHash, Slot
@@ -15,7 +13,7 @@ from pointsman.core.prefix.table import SLOT_MASK, WAY_MASK, BlockTable, shrink
 _EVICTED_AT_ONCE = 256  # blocks taken from the fullest holder before looking for it again
 
 
-class Credit(list[BlockHash]):
+class Added(list[BlockHash]):
     """The blocks that one placement added, and the run that they are."""
 
     __slots__ = ("stamp",)
@@ -25,7 +23,7 @@ class Credit(list[BlockHash]):
         self.stamp = stamp
 
 
-_NOTHING: Final = Credit(0)  # most placements of a prompt that is known
+_NOTHING: Final = Added(0)  # most placements of a prompt that is known
 
 
 class PrefixIndex:
@@ -79,25 +77,19 @@ class PrefixIndex:
         holder = self._holders.get(slot)
         return 0 if holder is None else holder.blocks
 
-    def digest(self, slot: Slot) -> int:
-        """The exclusive or of the hashes that `slot` holds: equal contents, equal digest."""
-        holder = self._holders.get(slot)
-        return 0 if holder is None else holder.digest
-
     def bytes(self) -> int:
         """Memory in use, reckoned from counts: within a fifth of the truth."""
         return self._table.bytes()
 
     # --- nodes guessed from our own placements ---
 
-    def credit(self, slot: Slot, chain: Sequence[BlockHash], start: int = 0) -> Credit:
+    def credit(self, slot: Slot, chain: Sequence[BlockHash]) -> Added:
         """A prompt goes to `slot`: hold the blocks of its whole `chain`, from the first on.
 
-        Returns what was added. Blocks that are held already count as used now. Those before
-        `start` are not added; if one of them is missing, none is, for it could not be
-        matched. Evicts what exceeds the slot's capacity: least recently used first, of one
-        chain the deepest first, never this chain. Its tail is left out if it is longer than
-        the capacity, or than memory allows.
+        Returns what was added. Blocks that are held already count as used now. Evicts what
+        exceeds the slot's capacity: least recently used first, of one chain the deepest first,
+        never this chain. Its tail is left out if it is longer than the capacity, or than
+        memory allows.
         """
         holder = self._holder(slot)
         if holder.exact:
@@ -105,14 +97,14 @@ class PrefixIndex:
         fits = chain if holder.capacity is None else chain[: holder.capacity]
         if self._table.has_room(len(fits)):
             path, held = holder.follow(fits)
-            missing = len(fits) - held if held >= start else 0
+            missing = len(fits) - held
         else:
-            path, held, missing = self._follow_with_room(holder, fits, start)
+            path, held, missing = self._follow_with_room(holder, fits)
         if not missing:
             holder.use(path)
             return _NOTHING
         stamp = self._table.new_stamp(slot)
-        added = Credit(stamp, self._hold(holder, fits[held : held + missing], stamp))
+        added = Added(stamp, self._hold(holder, fits[held : held + missing], stamp))
         holder.add_run(stamp, added)
         holder.use(path)
         if holder.capacity is not None and holder.blocks > holder.capacity:
@@ -121,37 +113,37 @@ class PrefixIndex:
         return added
 
     def _follow_with_room(
-        self, holder: Holder, chain: Sequence[BlockHash], start: int
+        self, holder: Holder, chain: Sequence[BlockHash]
     ) -> tuple[list[int], int, int]:
         """`Holder.follow` where memory is short, and how many blocks may be added."""
         if not self._table.has_room(0):
             self._make_room(0)
         path, held = holder.follow(chain) if self._table.has_room(0) else ([], 0)
-        missing = len(chain) - held if held >= start else 0
+        missing = len(chain) - held
         if not self._table.has_room(missing):
             holder.use(path)
             missing = min(missing, self._make_room(missing))
             path, held = holder.follow(chain)
         return path, held, missing
 
-    def _advance(self, holder: Holder, chain: Sequence[BlockHash]) -> Credit:
+    def _advance(self, holder: Holder, chain: Sequence[BlockHash]) -> Added:
         """Credit a node whose engine tells what it holds: until it tells of these, too."""
         absent = self._absent(holder, chain)
         stamp = self._table.new_stamp(holder.number)
-        added = Credit(stamp, self._hold(holder, absent, stamp))
+        added = Added(stamp, self._hold(holder, absent, stamp))
         holder.add_run(stamp, added)
         self._tidy(holder, len(added))
         return added
 
     def withdraw(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
-        """Take back blocks that a placement added: a `Credit`, or a part of one.
+        """Take back blocks that a placement added: an `Added`, or a part of one.
 
-        Of a whole `Credit`, what another placement has used since stays.
+        Of a whole `Added`, what another placement has used since stays.
         """
         holder = self._holders.get(slot)
         if holder is None:
             return
-        stamp = hashes.stamp if isinstance(hashes, Credit) else None
+        stamp = hashes.stamp if isinstance(hashes, Added) else None
         if stamp is not None and holder.was_used_again(stamp):
             return
         self._drop(holder, hashes[::-1], only=stamp)
@@ -234,7 +226,6 @@ class PrefixIndex:
         if fresh < len(hashes):
             added += self._hold_with_others(holder, hashes[fresh:], stamp)
         holder.blocks += len(added)
-        holder.digest = reduce(xor, added, holder.digest)
         self._table.take_room(len(added))
         return added
 
@@ -295,7 +286,6 @@ class PrefixIndex:
                 taken.setdefault(stamp, []).append(block)
         for blocks in taken.values():
             holder.blocks -= len(blocks)
-            holder.digest = reduce(xor, blocks, holder.digest)
         return taken
 
     def _unshare(self, holder: Holder, block: int, value: int) -> None:
