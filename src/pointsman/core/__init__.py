@@ -53,9 +53,10 @@ Reading order, top-down; a file imports only from files below it:
     health_limits  those that health is judged by
     admission_rules  what admission goes by
     faded          counts that fade with time
+    recent         what is kept of the latest
     ids            names and numbers that must not be mixed up
 
 No async, socket, file, clock, log, environment or global random: time comes in as float
-seconds (`now_s`, any monotonic origin), randomness as a seeded generator. One thread owns
+seconds (`now_s`, from any origin in the past), randomness as a seeded generator. One thread owns
 a `Scheduler`; nothing here is safe to share.
 """

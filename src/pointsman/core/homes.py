@@ -12,6 +12,7 @@ import msgspec
 from pointsman.core.cluster import Cluster
 from pointsman.core.ids import ModelName, NodeId, NodeName
 from pointsman.core.limits import SESSIONS_MAX
+from pointsman.core.recent import keep
 from pointsman.core.request import Request
 
 
@@ -43,10 +44,8 @@ class Homes:
         """The node has answered the request, with this response if it is named."""
         if not response_id:
             return
-        self._homes[response_id] = _Home(node_id, request.model, request.client)
-        self._homes.move_to_end(response_id)
-        if len(self._homes) > self._homes_max:
-            self._homes.popitem(last=False)
+        home = _Home(node_id, request.model, request.client)
+        keep(self._homes, response_id, home, self._homes_max)
 
     def at_home(self, request: Request) -> Request:
         """The request, bound to the node of the response that it goes on from, if that is up

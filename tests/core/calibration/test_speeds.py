@@ -52,7 +52,7 @@ def test_before_data_the_speeds_are_the_prior() -> None:
     calibration = Calibration()
     assert calibration.speeds() == PRIOR
     assert not calibration.calibrated
-    assert calibration.ttft_error is None
+    assert calibration.prefill.error is None
 
 
 def test_the_prior_is_the_published_fit() -> None:
@@ -72,7 +72,7 @@ def test_it_learns_another_engine(seed: int) -> None:
         assert step_s(learned, batch, resident) == pytest.approx(
             step_s(SLOW, batch, resident), rel=0.05
         )
-    assert calibration.ttft_error == pytest.approx(0.04, abs=0.03)
+    assert calibration.prefill.error == pytest.approx(0.04, abs=0.03)
 
 
 def test_it_is_calibrated_after_eight_samples_of_each_kind() -> None:
@@ -83,7 +83,7 @@ def test_it_is_calibrated_after_eight_samples_of_each_kind() -> None:
         observe(calibration, PRIOR, 1, rng)
         verdicts.append(calibration.calibrated)
     assert verdicts == [False] * 7 + [True] * 2
-    assert calibration.samples == (9, 9)
+    assert (calibration.prefill.count, calibration.decode.count) == (9, 9)
 
 
 def test_it_is_not_calibrated_while_nothing_fits() -> None:
@@ -124,7 +124,7 @@ def test_prefills_alone_tell_how_fast_an_engine_probably_decodes() -> None:
 def test_times_that_are_none_teach_nothing(seconds: float) -> None:
     calibration = Calibration()
     calibration.observe_decode(batch_mean=1, kv_tokens_mean=0, step_s=seconds)
-    assert calibration.samples == (0, 0)
+    assert (calibration.prefill.count, calibration.decode.count) == (0, 0)
     assert calibration.speeds() == PRIOR
 
 

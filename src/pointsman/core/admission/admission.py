@@ -15,7 +15,7 @@ from msgspec import structs
 from pointsman.core.admission.gate import Gate, Watermark
 from pointsman.core.admission.held import HeldQueue
 from pointsman.core.admission.load import Loads
-from pointsman.core.admission.waits import TIERS, Rate, tier
+from pointsman.core.admission.waits import URGENCIES, Rate, urgency
 from pointsman.core.cluster import Cluster
 from pointsman.core.decision import Prospect
 from pointsman.core.errors import Reason
@@ -24,9 +24,10 @@ from pointsman.core.ledger import Ledger
 from pointsman.core.limits import PRIORITY_NORMAL, Rules
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.placement import Attempt, Choice, Demand, Hold, Refusal, Route, Waiting
+from pointsman.core.recent import keep
 from pointsman.core.request import Request
 
-_MODELS_MAX: Final = 1_024
+_MODELS_MAX: Final = 1_024  # whose arrivals are counted: clients may name models without end
 
 
 class Admission:
@@ -59,14 +60,9 @@ class Admission:
 
     def count_arrival(self, request: Request, now_s: float) -> None:
         """A newcomer counts in the rate at which others overtake those who wait."""
-        rates = self._arrivals.get(request.model)
-        if rates is None:
-            rates = self._arrivals[request.model] = tuple(Rate() for _ in range(TIERS))
-            if len(self._arrivals) > _MODELS_MAX:
-                self._arrivals.popitem(last=False)
-        else:
-            self._arrivals.move_to_end(request.model)  # clients may name models without end
-        rates[tier(request.priority)].add(now_s)
+        rates = self._arrivals.get(request.model) or tuple(Rate() for _ in range(URGENCIES))
+        keep(self._arrivals, request.model, rates, _MODELS_MAX)
+        rates[urgency(request.priority)].add(now_s)
 
     def gate_answer(self, request: Request, demand: Demand, now_s: float) -> Hold | Refusal | None:
         """Why a request does not come to routing at all; None lets it pass. Changes nothing."""
@@ -217,7 +213,7 @@ class Admission:
 
     def _overtaking_per_s(self, request: Request, now_s: float) -> float:
         rates = self._arrivals.get(request.model, ())
-        return sum(rate.per_s(now_s) for rate in rates[: tier(request.priority)])
+        return sum(rate.per_s(now_s) for rate in rates[: urgency(request.priority)])
 
     def check(self) -> None:
         """Everything that is owned is sound."""

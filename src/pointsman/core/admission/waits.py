@@ -7,8 +7,8 @@ spent there. So the nodes take in, of a model's requests:
     wait  = position / (drain - overtaking)                                                [s]
 
 In a steady overload both stages are equally fast; while nodes fill up the first one says how fast.
-`overtaking` is the rate at which more urgent requests come for the same nodes: they take the room
-that becomes free. Where they take all of it, the wait is without end. Times run from placement,
+`overtaking` is the rate at which more urgent requests come for the model: they take the room that
+becomes free. Where they take all of it, the wait is without end. Times run from placement,
 with the engine's own queue in them, as the law has it.
 """
 
@@ -18,16 +18,16 @@ from typing import Final
 
 from pointsman.core.ids import ModelName
 from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_LOW
+from pointsman.core.recent import RecentMean, mean_of
 
 _MODELS_MAX: Final = 1_024
 _SAMPLES_MIN: Final = 8
-_SMOOTHING_MIN: Final = 0.02  # a memory of 50 executions
 _WINDOW_S: Final = 5.0
 
-TIERS = 3
+URGENCIES = 3
 
 
-def tier(priority: int) -> int:
+def urgency(priority: int) -> int:
     """The class of a priority: 0 high, 1 normal, 2 low."""
     if priority >= PRIORITY_HIGH:
         return 0
@@ -38,33 +38,16 @@ class MeanTimes:
     """Mean times by model: over all samples at first, then over the last 50 or so."""
 
     def __init__(self) -> None:
-        self._means: OrderedDict[ModelName, _Mean] = OrderedDict()
+        self._means: OrderedDict[ModelName, RecentMean] = OrderedDict()
 
     def took(self, model: ModelName, seconds: float) -> None:
         """Count one sample of this model."""
-        mean = self._means.get(model)
-        if mean is None:
-            mean = self._means[model] = _Mean()
-            if len(self._means) > _MODELS_MAX:
-                self._means.popitem(last=False)
-        mean.add(seconds)
+        mean_of(self._means, model, _MODELS_MAX).add(seconds)
 
     def mean_s(self, model: ModelName) -> float | None:
         """The mean; None until there were a few samples."""
         mean = self._means.get(model)
         return None if mean is None or mean.count < _SAMPLES_MIN else max(mean.value, 1e-6)
-
-
-class _Mean:
-    __slots__ = ("count", "value")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.value = 0.0
-
-    def add(self, value: float) -> None:
-        self.count += 1
-        self.value += max(_SMOOTHING_MIN, 1.0 / self.count) * (value - self.value)
 
 
 class Rate:

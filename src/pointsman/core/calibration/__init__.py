@@ -2,7 +2,7 @@
 
 Reading order: pace (a node's speeds within its class), calibration (a class's), fit (the
 regression under it), speeds (what is learned), lengths (outputs and tokens, by model and
-tenant). Imports `ids` only. Owned by the scheduler's thread.
+tenant). Imports names and bounds only. Owned by the scheduler's thread.
 """
 
 from pointsman.core.calibration.calibration import Calibration

@@ -97,11 +97,6 @@ class Calibration:
         """The speeds as known now."""
         return Speeds(*self.prefill.coefficients, *self.decode.coefficients)
 
-    @property
-    def samples(self) -> tuple[int, int]:
-        """Prefills and decodes observed."""
-        return self.prefill.count, self.decode.count
-
     def first_token_s(self, tokens: float, attention: float) -> float:
         """Expected time to a first token when so much is to be computed before it."""
         return self.prefill.predict((1.0, tokens, attention))
@@ -109,11 +104,6 @@ class Calibration:
     def step_s(self, batch: float, kv_tokens: float) -> float:
         """Expected time of a step at this many sequences and resident tokens."""
         return self.decode.predict((1.0, batch, kv_tokens))
-
-    @property
-    def ttft_error(self) -> float | None:
-        """Mean of |observed / predicted - 1| of recent first tokens; None before the first."""
-        return self.prefill.error
 
 
 def _is_sane(fit: Fit) -> bool:

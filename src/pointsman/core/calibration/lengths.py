@@ -2,9 +2,10 @@
 
 from collections import OrderedDict
 from math import ceil
-from typing import Final, TypeVar
+from typing import Final
 
 from pointsman.core.ids import ModelName
+from pointsman.core.recent import RecentMean, keep, mean_of
 
 OUTPUT_TOKENS_PRIOR = 256.0
 """Between a chat's mean (200 to 400 in public traces) and a code completion's (28, Azure)."""
@@ -14,14 +15,10 @@ BYTES_PER_TOKEN_PRIOR = 4.0
 
 _TENANTS_MAX: Final = 16_384  # (model, tenant) pairs; the least recently used is forgotten first
 _MODELS_MAX: Final = 1_024
-_SMOOTHING_MIN: Final = 0.02  # a memory of 50 outputs
 _PARENT_SAMPLES: Final = 8.0  # the model's mean counts as this many outputs of the tenant's
 _RATIO_KEPT: Final = 0.98
 _RATIO_PRIOR_TOKENS: Final = 64.0
 _RATIO_MIN, _RATIO_MAX = 0.25, 64.0  # bytes a token: beyond these a count is wrong
-
-_K = TypeVar("_K")
-_V = TypeVar("_V")
 
 
 class OutputLengths:
@@ -29,8 +26,8 @@ class OutputLengths:
     by less as there are more samples."""
 
     def __init__(self) -> None:
-        self._tenants: OrderedDict[tuple[ModelName, str], _Mean] = OrderedDict()
-        self._models: OrderedDict[ModelName, _Mean] = OrderedDict()
+        self._tenants: OrderedDict[tuple[ModelName, str], RecentMean] = OrderedDict()
+        self._models: OrderedDict[ModelName, RecentMean] = OrderedDict()
         self._expected: dict[tuple[ModelName, str], int] = {}  # until the next sample
 
     def expect(self, model: ModelName, tenant: str, max_output_tokens: int | None = None) -> int:
@@ -45,8 +42,8 @@ class OutputLengths:
     def observe(self, model: ModelName, tenant: str, output_tokens: int) -> None:
         """An answer of this model to this tenant was this long."""
         assert output_tokens >= 0, output_tokens
-        _recent(self._models, model, _MODELS_MAX).add(output_tokens)
-        _recent(self._tenants, (model, tenant), _TENANTS_MAX).add(output_tokens)
+        mean_of(self._models, model, _MODELS_MAX).add(output_tokens)
+        mean_of(self._tenants, (model, tenant), _TENANTS_MAX).add(output_tokens)
         self._expected.clear()
 
     def _expect(self, model: ModelName, tenant: str) -> int:
@@ -80,7 +77,7 @@ class TokenRatio:
             return
         ratio = self._models.get(model) or _Ratio()
         ratio.add(text_bytes, prompt_tokens)
-        _put(self._models, model, ratio, _MODELS_MAX)
+        keep(self._models, model, ratio, _MODELS_MAX)
 
 
 class _Ratio:
@@ -99,37 +96,8 @@ class _Ratio:
         self.value = min(max(self._bytes / self._tokens, _RATIO_MIN), _RATIO_MAX)
 
 
-class _Mean:
-    """A mean of all samples at first, then of the last 50 or so."""
-
-    __slots__ = ("count", "value")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.value = 0.0
-
-    def add(self, value: float) -> None:
-        self.count += 1
-        self.value += max(_SMOOTHING_MIN, 1.0 / self.count) * (value - self.value)
-
-
-def _drawn(mean: _Mean | None, parent: float) -> float:
+def _drawn(mean: RecentMean | None, parent: float) -> float:
     if mean is None:
         return parent
     weight = mean.count / (mean.count + _PARENT_SAMPLES)
     return parent + weight * (mean.value - parent)
-
-
-def _recent(means: OrderedDict[_K, _Mean], key: _K, count_max: int) -> _Mean:
-    """The mean of `key`, made if need be, as the most recently used."""
-    mean = means.get(key) or _Mean()
-    _put(means, key, mean, count_max)
-    return mean
-
-
-def _put(recent: OrderedDict[_K, _V], key: _K, value: _V, count_max: int) -> None:
-    """Set `key` as the most recently used; of more than `count_max` the oldest goes."""
-    recent[key] = value
-    recent.move_to_end(key)
-    if len(recent) > count_max:
-        recent.popitem(last=False)

@@ -14,6 +14,7 @@ from pointsman.core.ids import NodeName
 from pointsman.core.limits import SESSIONS_MAX
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.pick import pick
+from pointsman.core.recent import keep
 from pointsman.core.request import Request
 from pointsman.core.row import Row
 
@@ -49,9 +50,7 @@ class Session:
     def placed(self, request: Request, row: Row) -> None:
         if request.session is None:
             return
-        self._homes.setdefault(request.session, row.node)
-        self._homes.move_to_end(request.session)
-        if len(self._homes) > self._sessions_max:
-            self._homes.popitem(last=False)
+        home = self._homes.get(request.session, row.node)
+        keep(self._homes, request.session, home, self._sessions_max)
 
     def left(self, request: Request, node: NodeName) -> None: ...

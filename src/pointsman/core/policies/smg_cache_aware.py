@@ -26,6 +26,7 @@ from pointsman.core.limits import NODES_MAX
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import hit_ratio
 from pointsman.core.policies.pick import pick_in_order
+from pointsman.core.recent import keep
 from pointsman.core.request import Request
 from pointsman.core.row import Row
 
@@ -73,9 +74,7 @@ class SmgCacheAware:
         return row.score, row.inflight, self._trees.get(row.node, 0)
 
     def placed(self, request: Request, row: Row) -> None:
-        self._trees[row.node] = self._trees.get(row.node, 0) + row.new_tokens
-        self._trees.move_to_end(row.node)
-        if len(self._trees) > NODES_MAX:
-            self._trees.popitem(last=False)
+        size = self._trees.get(row.node, 0) + row.new_tokens
+        keep(self._trees, row.node, size, NODES_MAX)
 
     def left(self, request: Request, node: NodeName) -> None: ...
