@@ -25,6 +25,14 @@ def test_retries_of_a_cluster_where_everything_fails_are_bounded() -> None:
     assert retried >= 1_000 * RETRY_BUDGET_RATIO
 
 
+def test_without_any_to_start_with_there_is_the_share_of_first_attempts() -> None:
+    budget = RetryBudget(RetryRules(budget_min=0, budget_ratio=0.5))
+    assert not budget.take()
+    for _ in range(10):
+        budget.attempted()
+    assert [budget.take(), budget.take()] == [True, False], "and nothing is saved up"
+
+
 def test_what_is_refused_pays_nothing_in() -> None:
     driver = Driver(SchedulerOptions(retries=RetryRules(budget_min=1, budget_ratio=0.2)))
     driver.ready("a", "b")

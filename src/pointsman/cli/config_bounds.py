@@ -257,7 +257,11 @@ class Retries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = _RETRIES.budget_ratio
     budget_min: Annotated[
         int,
-        Meta(ge=0, le=10_000, description="Second attempts that are always in the budget."),
+        Meta(
+            ge=0,
+            le=10_000,
+            description="Second attempts in the budget at the start; ten times as many at most.",
+        ),
     ] = _RETRIES.budget_min
 
 

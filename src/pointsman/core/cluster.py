@@ -47,7 +47,7 @@ class Cluster:
         return self._by_name.get(name)
 
     def serving(self, model: ModelName) -> list[Node]:
-        """Nodes that are ready and serve `model`, in order of joining. Do not change it."""
+        """Nodes in service that have `model`, in order of joining. Do not change it."""
         if self._serving is None:
             self._serving = self._group_by_model()
         return self._serving.get(model, [])

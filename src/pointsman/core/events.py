@@ -136,7 +136,7 @@ class NodeLeft(msgspec.Struct, frozen=True):
 
 
 class NodeDescribed(msgspec.Struct, frozen=True):
-    """Facts learned by probing. The first one makes a joining node ready."""
+    """Facts learned by probing. The first one ends its joining."""
 
     node_id: NodeId
     facts: NodeFacts

@@ -122,9 +122,10 @@ class Judge:
     def _is_poison(self, flight: Flight, kind: FailureKind, now_s: float) -> bool:
         """Whether its prompt failed like this before on another node, which is forgiven then."""
         prompt, here = flight.request.prompt.fingerprint(), flight.node.id
+        if not prompt:
+            return False
         before = self._failed.pop(prompt, None)
-        known = before is not None and now_s - before.at_s <= POISON_S and before.kind is kind
-        if not prompt or before is None or not known:
+        if before is None or now_s - before.at_s > POISON_S or before.kind is not kind:
             self._remember(prompt, _FailedOn(kind, here, now_s))
             return False
         if before.node_id == here:

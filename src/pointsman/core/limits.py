@@ -46,7 +46,7 @@ RETRY_BUDGET_RATIO: Final = 0.2
 its load (the value of Finagle's and Envoy's retry budgets)."""
 
 RETRY_BUDGET_MIN: Final = 10
-"""Retries that are always in the budget, so that a quiet cluster can retry at all."""
+"""Retries in the budget at the start, so that a quiet cluster can retry at all."""
 
 PREEMPTION_GAP: Final = 10
 """How much more urgent a request must be than one that gives way to it: the distance between
@@ -265,7 +265,7 @@ class RetryRules(msgspec.Struct, frozen=True, kw_only=True):
     busy_attempts_max  nodes that may answer "busy" to it
     recalls_max        times that it may be taken back from a node before its first byte
     budget_ratio       retries and recalls as a share of first attempts
-    budget_min         of them that are always in the budget
+    budget_min         of them that are in the budget at the start; ten times as many at most
     """
 
     attempts_max: int = ATTEMPTS_MAX

@@ -126,7 +126,7 @@ class Recalls:
         self, node: Node, request: Request, demand: Demand, newest: _Newest, now_s: float
     ) -> Sequence[Flight]:
         """Who must leave `node` before it has a slot and the memory; nobody if that is not
-        enough, or somebody leaves already."""
+        enough."""
         blocks = self._bookings.footprints.needed(node, request.prompt, demand)
         free, slots = self._ledger.account(node.id).free, node.concurrency_max - node.inflight
         leaving: list[Flight] = []

@@ -138,7 +138,7 @@ class _Level:
         return len(self._arrivals)
 
     def add(self, waiting: Waiting) -> None:
-        self._forget_settled()
+        self._forget_gone()
         name = waiting.request.tenant
         tenant = self._tenants.get(name)
         if tenant is None:
@@ -204,7 +204,7 @@ class _Level:
         tenant = self._next()
         return 0 if tenant is None else tenant.served
 
-    def _forget_settled(self) -> None:
+    def _forget_gone(self) -> None:
         """Keeps what is remembered smaller than what waits: drops counters that say nothing any
         more and, where that is not enough, all turns that were had."""
         if not self._is_crowded:
@@ -236,12 +236,12 @@ class _Tenant:
     """One tenant's lanes. `served` counts the tokens that it was given, or is treated as if it had
     been."""
 
-    __slots__ = ("_lanes", "_served", "served")
+    __slots__ = ("_lane_served", "_lanes", "served")
 
     def __init__(self) -> None:
         self.served = 0
         self._lanes: list[_Queue] = [OrderedDict() for _ in range(LANES)]
-        self._served = [0] * LANES
+        self._lane_served = [0] * LANES
 
     @property
     def waits(self) -> bool:
@@ -252,7 +252,7 @@ class _Tenant:
         return sum(map(len, self._lanes))
 
     def add(self, waiting: Waiting) -> None:
-        queue, served = self._lanes[waiting.lane], self._served
+        queue, served = self._lanes[waiting.lane], self._lane_served
         if not queue:
             least = min((served[i] for i, lane in enumerate(self._lanes) if lane), default=0)
             served[waiting.lane] = max(served[waiting.lane], least)
@@ -263,20 +263,20 @@ class _Tenant:
 
     def head(self) -> Waiting:
         """The first request of the lane that was given least; of equal lanes, the shortest."""
-        lanes, served = self._lanes, self._served
+        lanes, served = self._lanes, self._lane_served
         queue = lanes[min((i for i in range(LANES) if lanes[i]), key=served.__getitem__)]
         return queue[next(iter(queue))]
 
     def take(self, waiting: Waiting) -> None:
         del self._lanes[waiting.lane][waiting.request.id]
-        self._served[waiting.lane] += waiting.tokens
+        self._lane_served[waiting.lane] += waiting.tokens
         self.served += waiting.tokens
 
     def put_back(self, waiting: Waiting) -> None:
         queue = self._lanes[waiting.lane]
         queue[waiting.request.id] = waiting
         queue.move_to_end(waiting.request.id, last=False)
-        self._served[waiting.lane] -= waiting.tokens
+        self._lane_served[waiting.lane] -= waiting.tokens
         self.served -= waiting.tokens
 
     def remove(self, waiting: Waiting) -> None:

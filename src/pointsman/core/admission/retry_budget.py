@@ -25,8 +25,9 @@ class RetryBudget:
         """Save and spend by these from here on."""
         self.rules = rules
         self._ratio = rules.budget_ratio
-        self._tokens_max = _SAVED_MAX * rules.budget_min
-        self._tokens = min(self._tokens, self._tokens_max)
+        saved_max = float(_SAVED_MAX * rules.budget_min)
+        self._tokens = min(self._tokens, saved_max)
+        self._tokens_max = max(1.0, saved_max)  # what is paid in adds up to one at least
 
     def attempted(self) -> None:
         """A request makes its first attempt."""
