@@ -98,6 +98,39 @@ async def test_anything_else_is_no_answer(reply: Callable[[], web.Response]) -> 
         assert await ask(source, CHAT) is Fallback.ENGINE
 
 
+def nested() -> dict[str, Any]:
+    """JSON within a string, deeper than anybody can read it."""
+    call = {"type": "function", "function": {"name": "f", "arguments": "[" * 100_000}}
+    return {**CHAT, "messages": [{"role": "assistant", "tool_calls": [call]}]}
+
+
+async def test_a_body_that_is_nested_too_deeply_is_refused_alone() -> None:
+    async with running_engine() as engine, running(engine.url) as source:
+        assert await ask(source, nested()) is Fallback.REFUSED
+        assert not isinstance(await ask(source, CHAT), Fallback)
+
+
+async def test_a_bug_ends_one_question(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engine_source, "question_of", lambda *_: 1 / 0)
+    async with running("http://127.0.0.1:1") as source:
+        assert await ask(source, CHAT) is Fallback.FAILED
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_prompt_goes_to_nobody_whom_the_engine_names() -> None:
+    def elsewhere() -> web.Response:
+        return web.Response(status=307, headers={"Location": f"{engine.url}/tokenize"})
+
+    async with (
+        running_engine() as engine,
+        answering(elsewhere) as url,
+        running(url) as source,
+    ):
+        assert await ask(source, CHAT) is Fallback.ENGINE
+
+
 async def test_a_long_answer_comes_in_pieces() -> None:
     ids = list(range(300_000))
     body = json.dumps({"tokens": ids}).encode()

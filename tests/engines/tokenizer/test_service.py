@@ -201,6 +201,17 @@ async def test_a_fault_costs_the_index_only(
     assert "a bug" in caplog.text
 
 
+async def test_a_body_that_is_nested_too_deeply_is_no_fault_of_ours(
+    tokenizer: ModelTokenizer, workers: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": "[" * 100_000}}
+    hostile = {"role": "assistant", "content": "", "tool_calls": [call]}
+    made, counts = made_service({"m": FolderSource(tokenizer, workers)})
+    assert await ask(made, json.dumps({"model": "m", "messages": [hostile]}).encode()) is None
+    assert counts.causes == [Fallback.REFUSED]
+    assert not caplog.records, "anybody could fill the log"
+
+
 def _waiting(event: threading.Event) -> ModelTokenizer:
     class Waiting(ModelTokenizer):
         def __init__(self) -> None: ...

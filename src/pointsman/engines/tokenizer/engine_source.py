@@ -4,6 +4,7 @@ vLLM takes a prompt, or messages with what its template needs; the simulated eng
 """
 
 import asyncio
+import logging
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,6 +28,8 @@ ASKED_MAX = 64
 REPLY_BYTES_MAX = 16 * 1024 * 1024
 ASK_S_MAX = 5.0
 """Bounds a question nobody waits for any more; `service` stops waiting earlier."""
+
+log = logging.getLogger(__name__)
 
 Urls = Callable[[ModelName], Sequence[str]]
 """The engines that are ready and serve a model."""
@@ -104,14 +107,21 @@ class EngineSource:
             outcome: Outcome = Encoded(tokens, 0) if tokens else Fallback.ENGINE
         except Inexact as inexact:
             outcome = inexact.cause
+        except RecursionError:  # nested too deeply, be it within a string
+            outcome = Fallback.REFUSED
         except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError, OverflowError):
             outcome = Fallback.ENGINE
+        except Exception:  # a task's outermost frame: a bug must not end the group, and the process
+            log.exception("an engine could not be asked for token ids")
+            outcome = Fallback.FAILED
         done(outcome)
 
     async def _ask(self, url: str, question: bytes) -> bytes:
         assert self._session is not None, "asked before it runs"
         headers = {"content-type": "application/json"}
-        async with self._session.post(url, data=question, headers=headers) as reply:
+        async with self._session.post(
+            url, data=question, headers=headers, allow_redirects=False
+        ) as reply:
             if reply.status != 200:
                 raise Inexact(Fallback.ENGINE, f"{url} answers {reply.status}")
             return await _read(reply.content)

@@ -70,6 +70,8 @@ def attempt(tokenizer: ModelTokenizer, endpoint: Endpoint, body: bytes) -> Outco
         return tokenizer.tokens(endpoint, body)
     except Inexact as inexact:
         return inexact.cause
+    except RecursionError:  # nested too deeply, be it within a string
+        return Fallback.REFUSED
     except Exception:  # a thread's outermost frame: templates and native code may raise anything
         log.exception("a prompt could not be tokenised")
         return Fallback.FAILED
