@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,15 @@ def test_the_contract(trace: Path) -> None:
         assert 0 < policy["hit_ratio"] <= entry["ideal_hit_ratio"]
         assert policy["goodput"] > 0
     assert entry["oracle"]["e2e_s"]["mean"] < entry["policies"]["round_robin"]["e2e_s"]["mean"]
+
+
+def test_a_system_that_tells_only_how_many_cpus_there_are(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """macOS."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    result = CliRunner().invoke(replay, [str(trace), "--policy", "random", "--no-oracle"])
+    assert result.exit_code == 0, result.stderr
 
 
 def test_equal_bytes_whatever_the_processes(trace: Path) -> None:

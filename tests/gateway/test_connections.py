@@ -1,6 +1,7 @@
 """Connections on both sides: reuse, races with closing engines, limits, idleness."""
 
 import asyncio
+import resource
 
 import pytest
 
@@ -298,6 +299,23 @@ async def test_connection_close_is_honoured() -> None:
 def test_the_descriptor_limit_is_raised_and_told() -> None:
     limit = raise_descriptor_limit()
     assert limit is None or limit >= 1_024
+
+
+def test_where_the_hard_limit_is_none_the_soft_one_is_what_the_system_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """macOS: its soft limit cannot be none, its hard limit is."""
+    limits = [(256, resource.RLIM_INFINITY)]
+
+    def set_limit(_: int, limit: tuple[int, int]) -> None:
+        if limit[0] == resource.RLIM_INFINITY:
+            raise ValueError("current limit exceeds maximum limit")
+        limits.append(limit)
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", set_limit)
+    assert raise_descriptor_limit() == 10_240
+    assert limits[-1] == (10_240, resource.RLIM_INFINITY)
 
 
 async def test_those_who_are_turned_away_together_come_back_apart() -> None:

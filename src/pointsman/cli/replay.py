@@ -155,7 +155,7 @@ def replay(**given: Any) -> None:
         sweep_target=options.sweep_target if options.sweep else None,
     )
     jobs = all_jobs(planned, extras)
-    results = _simulated(jobs, options.jobs or len(os.sched_getaffinity(0)))
+    results = _simulated(jobs, options.jobs or _cpus())
     study = study_of(planned, results, extras)
     write_outputs(
         lambda console: print_study(console, study),
@@ -166,6 +166,12 @@ def replay(**given: Any) -> None:
     )
     if any(not verdict.kept for verdict in study.verdicts):
         sys.exit(1)
+
+
+def _cpus() -> int:
+    """Those that this process may use; macOS tells only how many there are."""
+    may_use = getattr(os, "sched_getaffinity", None)
+    return (os.cpu_count() or 1) if may_use is None else len(may_use(0))
 
 
 def _simulated(jobs: Sequence[Job], processes: int) -> list[Result]:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import resource
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -21,6 +22,9 @@ from pointsman.ports import Placer, PromptTokenizer
 
 DESCRIPTORS_RESERVED = 64
 """File descriptors that are not connections: listeners, logs, the admin plane, scrapes."""
+
+MACOS_DESCRIPTORS_MAX = 10_240
+"""Of a process there (OPEN_MAX), where the hard limit is none and the soft one must not be."""
 
 log = logging.getLogger(__name__)
 
@@ -217,8 +221,12 @@ class Gateway:
 
 
 def raise_descriptor_limit() -> int | None:
-    """Raise the soft limit of file descriptors to the hard one. The limit; None if unlimited."""
+    """Raise the soft limit of file descriptors to the hard one, or as far as the system goes. The
+    limit; None if unlimited."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return None if hard == resource.RLIM_INFINITY else hard
+    for limit in (hard, MACOS_DESCRIPTORS_MAX):
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            soft = limit
+            break
+    return None if soft == resource.RLIM_INFINITY else soft
