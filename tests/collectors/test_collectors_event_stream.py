@@ -101,6 +101,15 @@ def test_a_replay_that_does_not_reach_the_start_is_never_called_exact() -> None:
     assert recorder.trust() is IndexTrust.DEGRADED
 
 
+def test_a_replay_that_breaks_off_claims_nothing_until_the_next_message() -> None:
+    recorder = Recorder()
+    recorder.stream.replayed([b"", *message(0)])
+    recorder.stream.replay_ended()
+    assert recorder.trust() is IndexTrust.HISTORY
+    recorder.live(message(1))
+    assert recorder.trust() is IndexTrust.EXACT
+
+
 def test_a_gap_is_filled_by_a_replay() -> None:
     """llm-d-router#1737, and Mooncake#3616 for a replay that asks for the right number."""
     recorder = Recorder()

@@ -1,6 +1,7 @@
 """KV events over real sockets, from a simulated engine and from a publisher in trouble."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,8 +12,10 @@ import zmq
 import zmq.asyncio
 
 from pointsman.collectors import event_socket
+from pointsman.collectors.event_socket import REPLAYS_AT_ONCE, Subscription, replay
 from pointsman.core.events import IndexTrust
 from pointsman.core.ids import NodeName
+from pointsman.core.limits import NODES_MAX
 from tests.control.fake_engine import (
     Cluster,
     eventually,
@@ -281,6 +284,24 @@ async def test_an_endpoint_that_cannot_be_is_named() -> None:
         await cluster.ready()
         await eventually(lambda: events(cluster).startswith("tcp://nowhere: "))
         assert cluster.service.ready()
+
+
+async def test_there_are_sockets_for_every_node() -> None:
+    async with event_socket.event_sockets() as sockets:
+        assert sockets.subscriptions.get(zmq.MAX_SOCKETS) >= NODES_MAX + REPLAYS_AT_ONCE
+
+
+async def test_where_no_descriptors_are_left_there_are_no_events_and_no_replays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise zmq.ZMQError(errno.EMFILE)
+
+    async with event_socket.event_sockets() as sockets:
+        monkeypatch.setattr(zmq.Context, "socket", refuse)
+        with pytest.raises(ValueError, match="Too many open files"):
+            Subscription(sockets.subscriptions, "tcp://127.0.0.1:1", lambda _: None)
+        assert [each async for each in replay(sockets.replays, "tcp://127.0.0.1:1", 0)] == []
 
 
 async def test_a_publisher_can_be_left_amid_a_replay() -> None:

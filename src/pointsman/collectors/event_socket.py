@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 import zmq
 import zmq.asyncio
 
+from pointsman.core.limits import NODES_MAX
+
 MESSAGES_PER_WAKE_UP = 64
 """The most messages of one wake-up, about 2 ms of decoding. Then the loop's other work gets its
 turn."""
@@ -29,6 +31,10 @@ REPLAY_TIMEOUT_S = 5.0
 REPLAYS_AT_ONCE = 16
 """The most replays at once, over all engines. A gateway that starts before hundreds of engines
 reads ten thousand messages of each. It serves requests meanwhile, and keeps sockets for them."""
+
+
+SOCKETS_MAX = NODES_MAX + REPLAYS_AT_ONCE
+"""Of one context; ZMQ's own bound is 1,023."""
 
 
 class EventSockets:
@@ -52,8 +58,11 @@ class Subscription:
         """Raises ValueError for an endpoint that ZMQ cannot connect to."""
         self._on_message = on_message
         self._loop = asyncio.get_running_loop()
-        self._socket = context.socket(zmq.SUB)
         self._closed = False
+        try:
+            self._socket = context.socket(zmq.SUB)
+        except zmq.ZMQError as error:  # no descriptors are left
+            raise ValueError(f"{endpoint}: {error}") from None
         try:
             self._set_up(endpoint)
         except zmq.ZMQError as error:
@@ -99,7 +108,10 @@ async def replay(
     A DEALER, since a REQ would get only the first answer; its empty frame is REQ's
     delimiter, which the publisher's ROUTER expects.
     """
-    socket = context.socket(zmq.DEALER)
+    try:
+        socket = context.socket(zmq.DEALER)
+    except zmq.ZMQError:  # no descriptors are left
+        return
     try:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
@@ -120,6 +132,7 @@ async def replay(
 async def event_sockets() -> AsyncIterator[EventSockets]:
     """The sockets for all engines of a process. What they have left open is closed at the end."""
     context = zmq.asyncio.Context()
+    context.set(zmq.MAX_SOCKETS, SOCKETS_MAX)
     try:
         yield EventSockets(context)
     finally:

@@ -49,7 +49,7 @@ class EventStream:
         self._told = IndexTrust.HISTORY
         self._tracker = SequenceTracker()
         self._waiting: deque[Message] = deque()
-        self._heard = False
+        self._is_replayed = False  # to its end
         self._lost = False
 
     @property
@@ -74,8 +74,8 @@ class EventStream:
         message = self._decode(frames)
         if message is None:
             return True
-        self._heard = True
         if message.ends_replay:
+            self._is_replayed = True
             return False
         verdict = self._tracker.feed(message.seq, ts_s=message.batch.ts_s, replayed=True)
         if verdict is SequenceVerdict.FIRST and message.seq > 0:
@@ -97,7 +97,8 @@ class EventStream:
                 self._waiting.append(message)
             elif self._take(message, after_replay=True) is SequenceVerdict.GAP:
                 self._accept_loss(message, replayed=False)
-        if self._heard and self.is_live:
+        is_whole, self._is_replayed = self._is_replayed, False
+        if is_whole and self.is_live:  # else the next message tells whether anything is missing
             self._trust(IndexTrust.DEGRADED if self._lost else IndexTrust.EXACT)
 
     def _decode(self, frames: Sequence[bytes]) -> Message | None:
@@ -113,7 +114,6 @@ class EventStream:
 
     def _take(self, message: Message, *, after_replay: bool = False) -> SequenceVerdict:
         """Take a live message in its turn. One out of turn waits for a replay."""
-        self._heard = True
         first_is_late = self._tracker.expected == 0 and message.seq > 0
         if first_is_late:  # what came before it is not known
             verdict = SequenceVerdict.GAP

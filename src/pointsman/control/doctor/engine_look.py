@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
-import zmq.asyncio
 
 from pointsman.collectors.client import EngineClient
+from pointsman.collectors.event_socket import EventSockets
 from pointsman.collectors.ranks import RANKS_MIN, ranks_apart
 from pointsman.control.doctor import connection, listening, probes, tokens
 from pointsman.control.doctor.engine_findings import is_buffered
@@ -52,13 +52,13 @@ class EngineLooker:
         *,
         session: aiohttp.ClientSession,
         fresh: aiohttp.ClientSession,
-        context: zmq.asyncio.Context,
+        sockets: EventSockets,
         tokenizers: Mapping[str, ModelTokenizer | None],
         probing: bool,
     ) -> None:
         self._session = session
         self._fresh = fresh
-        self._context = context
+        self._sockets = sockets
         self._tokenizers = tokenizers
         self._probing = probing
 
@@ -163,15 +163,15 @@ class EngineLooker:
         sources = _sources(target, described)[:RANKS_MAX]
         served = [card.name for card in described.facts.models]
         heard = asyncio.Event()
-        async with AsyncExitStack() as stack:
+        with ExitStack() as stack:
             listeners = []
             for source in sources:
-                listener = Listener(self._context, source, models=served, heard=heard)
+                listener = Listener(self._sockets, source, models=served, heard=heard)
                 stack.callback(listener.close)
                 listeners.append(listener)
             async with asyncio.TaskGroup() as tasks:
                 replays = [
-                    tasks.create_task(listening.first_replayed(self._context, source))
+                    tasks.create_task(listening.first_replayed(self._sockets, source))
                     for source in sources
                 ]
             probe = None

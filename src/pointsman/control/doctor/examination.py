@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import msgspec
-import zmq.asyncio
 
 from pointsman.collectors.client import new_session
+from pointsman.collectors.event_socket import event_sockets
 from pointsman.control.doctor import probes
 from pointsman.control.doctor.engine_findings import engine_findings
 from pointsman.control.doctor.engine_look import EngineLooker
@@ -86,23 +86,20 @@ def diagnose(
 
 @asynccontextmanager
 async def _looker(scope: Scope) -> AsyncIterator[EngineLooker]:
-    context = zmq.asyncio.Context()
     closing = aiohttp.TCPConnector(force_close=True, limit=AT_ONCE_MAX)
     keys = scope.engine_keys
-    try:
-        async with (
-            new_session(keys) as session,
-            aiohttp.ClientSession(connector=closing, middlewares=(keys.authorize,)) as fresh,
-        ):
-            yield EngineLooker(
-                session=session,
-                fresh=fresh,
-                context=context,
-                tokenizers=scope.tokenizers,
-                probing=scope.probing,
-            )
-    finally:
-        context.destroy(linger=0)
+    async with (
+        event_sockets() as sockets,
+        new_session(keys) as session,
+        aiohttp.ClientSession(connector=closing, middlewares=(keys.authorize,)) as fresh,
+    ):
+        yield EngineLooker(
+            session=session,
+            fresh=fresh,
+            sockets=sockets,
+            tokenizers=scope.tokenizers,
+            probing=scope.probing,
+        )
 
 
 async def _look_at_all(

@@ -4,10 +4,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from contextlib import aclosing
 
-import zmq
-import zmq.asyncio
-
-from pointsman.collectors.event_socket import Subscription, replay
+from pointsman.collectors.event_socket import EventSockets, Subscription, replay
 from pointsman.control.doctor.seen import EventsSeen
 from pointsman.core.cache_events import BlockStored
 from pointsman.engines.adapters import EventSource
@@ -30,7 +27,7 @@ class Listener:
 
     def __init__(
         self,
-        context: zmq.asyncio.Context,
+        sockets: EventSockets,
         source: EventSource,
         *,
         models: Collection[str],
@@ -45,9 +42,8 @@ class Listener:
         self._foreign: dict[str, None] = {}
         self._trouble = ""
         self._subscription: Subscription | None = None
-        plain: zmq.Context[zmq.Socket[bytes]] = zmq.Context.shadow(context.underlying)
         try:
-            self._subscription = Subscription(plain, source.endpoint, self._take)
+            self._subscription = Subscription(sockets.subscriptions, source.endpoint, self._take)
         except ValueError as error:
             self._trouble = str(error)
 
@@ -103,14 +99,14 @@ def is_own(topic: str, source: EventSource, models: Collection[str]) -> bool:
     return topic == "" or (topic.startswith("kv@") and topic.rpartition("@")[2] in models)
 
 
-async def first_replayed(context: zmq.asyncio.Context, source: EventSource) -> int | None:
+async def first_replayed(sockets: EventSockets, source: EventSource) -> int | None:
     """The first sequence number that the publisher remembers; None without an answer."""
     if source.replay_endpoint is None:
         return None
     try:
         async with (
             asyncio.timeout(REPLAY_S_MAX),
-            aclosing(replay(context, source.replay_endpoint, 0)) as answers,
+            aclosing(replay(sockets.replays, source.replay_endpoint, 0)) as answers,
         ):
             async for frames in answers:
                 message = decode_message(frames)
