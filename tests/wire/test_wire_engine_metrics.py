@@ -143,6 +143,8 @@ def test_the_start_time_is_read_of_any_process() -> None:
         (b"vllm:num_requests_running NaN", None, 1),
         (b"vllm:num_requests_running +Inf", None, 1),
         (b"vllm:num_requests_running -1", None, 1),
+        (b"vllm:num_requests_running 1e300", None, 1),
+        (b"vllm:num_requests_running 1e308\nvllm:num_requests_running 1e308", None, 2),
         (b"vllm:num_requests_running three", None, 1),
         (b"vllm:num_requests_running ", None, 1),
         (b'vllm:num_requests_running{a="b} 3', None, 1),

@@ -9,7 +9,6 @@ are added, the KV usage (a fraction) is averaged. vLLM names the rank in the lab
 the page can be read as one rank's.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
@@ -19,6 +18,10 @@ import msgspec
 
 PAGE_BYTES_MAX = 4 * 1024 * 1024
 """vLLM's page takes 50 kB, and about as much more per rank; beyond this it is cut."""
+
+
+VALUE_MAX = 1 << 53
+"""Of a sample: a double counts no further one by one, and nothing that is meant gets there."""
 
 
 class EngineKind(StrEnum):
@@ -197,7 +200,7 @@ def _number(text: bytes) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if math.isfinite(value) and value >= 0.0 else None
+    return value if 0.0 <= value <= VALUE_MAX else None
 
 
 def _label(labels: bytes, key: str) -> str | None:
