@@ -16,7 +16,7 @@ from pointsman.agent.report import EngineReport
 from pointsman.agent.reporter import Reporter
 from pointsman.collectors.cadence import Cadence
 from pointsman.collectors.link import NodeLink
-from pointsman.control.agents import AgentOptions as ListenerOptions
+from pointsman.control.agents import ListenerOptions
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName
 from pointsman.telemetry.collector_metrics import CollectorMetrics

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pointsman.control.agents import AgentListener, AgentOptions, listener, session
+from pointsman.control.agents import AgentListener, ListenerOptions, listener, session
 from pointsman.core.block_set import BUCKETS, bucket_of
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSpec
 from pointsman.core.health import SERVING, Health
@@ -50,7 +50,7 @@ def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def listening(**options: object) -> AsyncIterator[tuple[Cluster, AgentListener]]:
     async with running_cluster() as cluster:
-        agents = AgentListener(cluster.service, cluster.fleet, AgentOptions(**options))  # type: ignore[arg-type]  # test keywords
+        agents = AgentListener(cluster.service, cluster.fleet, ListenerOptions(**options))  # type: ignore[arg-type]  # test keywords
         await agents.start()
         try:
             yield cluster, agents
@@ -206,6 +206,16 @@ async def test_a_unix_socket_is_for_its_user_alone(tmp_path: Path) -> None:
     path = tmp_path / "agents.sock"
     async with listening(path=str(path)):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        raw = RawAgent(*await asyncio.open_unix_connection(str(path)))
+        await raw.greet()
+        await raw.close()
+    assert not path.exists()
+
+
+async def test_who_ends_leaves_the_socket_of_who_has_followed(tmp_path: Path) -> None:
+    path = tmp_path / "agents.sock"
+    async with listening(path=str(path)) as (_, before), listening(path=str(path)):
+        await before.stop()
         raw = RawAgent(*await asyncio.open_unix_connection(str(path)))
         await raw.greet()
         await raw.close()

@@ -8,7 +8,7 @@ from pointsman.cli.config import Config, Engine, Key
 from pointsman.cli.config_file import HASH_PREFIX, engine_name
 from pointsman.cli.control_address import control_address, read_secret
 from pointsman.collectors.cadence import Cadence
-from pointsman.control.agents import AgentOptions
+from pointsman.control.agents import ListenerOptions
 from pointsman.core.admission.key_rules import KeyLimits, KeyRules
 from pointsman.core.admission_rules import AdmissionRules, QueueOrder
 from pointsman.core.events import NodeSpec
@@ -89,13 +89,13 @@ def cadence(config: Config) -> Cadence:
     )
 
 
-def agent_listener_options(config: Config) -> AgentOptions | None:
+def agent_listener_options(config: Config) -> ListenerOptions | None:
     """Where agents connect; None if nowhere. Raises UnusableControl."""
     if not config.agents.listen:
         return None
     address = control_address(config.agents.listen)
     secret = read_secret(config.agents.secret_file)
-    return AgentOptions(path=address.path, host=address.host, port=address.port, secret=secret)
+    return ListenerOptions(path=address.path, host=address.host, port=address.port, secret=secret)
 
 
 def gateway_options(config: Config) -> GatewayOptions:

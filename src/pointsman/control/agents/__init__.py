@@ -8,6 +8,6 @@ Everything happens in the loop's callbacks: a frame is taken as a whole before t
 An agent is an addition: without it, or after it, the collectors look at the engine.
 """
 
-from pointsman.control.agents.listener import AgentListener, AgentOptions
+from pointsman.control.agents.listener import AgentListener, ListenerOptions
 
-__all__ = ["AgentListener", "AgentOptions"]
+__all__ = ["AgentListener", "ListenerOptions"]

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import re
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -39,7 +38,7 @@ KV_BLOCKS_MAX = 1 << 32
 log = logging.getLogger(__name__)
 
 
-class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
+class ListenerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where to listen: a Unix socket's path, or a TCP address. Without a `secret` whoever reaches
     it may add engines, to which prompts are then sent."""
 
@@ -50,7 +49,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Without the secret: it must not get into a log."""
-        return f"<AgentOptions: listen on {self.path or f'{self.host}:{self.port}'}>"
+        return f"<ListenerOptions: listen on {self.path or f'{self.host}:{self.port}'}>"
 
 
 class _Known(msgspec.Struct):
@@ -64,13 +63,14 @@ class _Known(msgspec.Struct):
 class AgentListener:
     """All agents. Owns their sessions; the fleet owns the nodes."""
 
-    def __init__(self, service: SchedulerService, fleet: Fleet, options: AgentOptions) -> None:
+    def __init__(self, service: SchedulerService, fleet: Fleet, options: ListenerOptions) -> None:
         self.secret = options.secret
         self.port = 0
         self._service = service
         self._fleet = fleet
         self._options = options
         self._server: asyncio.Server | None = None
+        self._socket_file: tuple[int, int] | None = None
         self._quiet_until_s = 0.0
         self._sessions: list[AgentSession] = []
         self._by_agent: dict[str, AgentSession] = {}
@@ -80,8 +80,7 @@ class AgentListener:
     async def start(self) -> None:
         """Listen. Raises OSError."""
         loop, options = asyncio.get_running_loop(), self._options
-        if options.path:
-            _forget_socket(options.path)
+        if options.path:  # a socket that is there already goes: an earlier process has left it
             mask = os.umask(0o177)  # for this user alone, from the first moment on
             try:
                 self._server = await loop.create_unix_server(
@@ -89,6 +88,7 @@ class AgentListener:
                 )
             finally:
                 os.umask(mask)
+            self._socket_file = _file_at(options.path)
             return
         self._server = await loop.create_server(
             lambda: AgentSession(self), options.host, options.port
@@ -107,8 +107,8 @@ class AgentListener:
         for session in list(self._sessions):
             session.close()
         await server.wait_closed()
-        if self._options.path:
-            _forget_socket(self._options.path)
+        if self._socket_file is not None:
+            _forget_socket(self._options.path, self._socket_file)
 
     # --- for sessions: Owner ------------------------------------------------------------
 
@@ -246,8 +246,16 @@ def _facts_problem(facts: NodeFacts) -> str:
     return ""
 
 
-def _forget_socket(path: str) -> None:
-    """Remove the socket that an earlier process has left."""
-    with suppress(FileNotFoundError):
-        if Path(path).is_socket():
-            Path(path).unlink()
+def _forget_socket(path: str, file: tuple[int, int]) -> None:
+    """Remove it, unless another process listens there by now."""
+    if _file_at(path) == file:
+        Path(path).unlink()
+
+
+def _file_at(path: str) -> tuple[int, int] | None:
+    """Which file is there; None without one."""
+    try:
+        found = Path(path).stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
