@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pointsman.agent.supervisor import GaveUp, Supervisor, SupervisorOptions, Watcher
 
@@ -151,6 +153,25 @@ async def test_a_cancelled_supervisor_leaves_nothing() -> None:
         pid = supervisor._process.pid if supervisor._process else os.getpid()
         running.cancel()
     await eventually(lambda: not lives(pid))
+
+
+async def test_one_that_is_cancelled_amid_the_end_of_what_it_started_leaves_nothing() -> None:
+    """It was told to stop before it knew the process, which does not heed SIGTERM."""
+
+    def heed_nothing() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    options = replace(QUICK, stop_s_max=60.0)
+    supervisor = Supervisor(["sleep", "60"], Notes(), options, prepare=heed_nothing)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(supervisor.run())
+        await asyncio.sleep(0)
+        await supervisor.stop()
+        await eventually(lambda: supervisor.starts == 1)
+        await asyncio.sleep(0)
+        running.cancel()
+    assert supervisor.pid is not None
+    await eventually(lambda: not lives(supervisor.pid or 0))
 
 
 async def _until_given_up(supervisor: Supervisor) -> None:

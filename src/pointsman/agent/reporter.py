@@ -4,7 +4,6 @@ connects anew."""
 import asyncio
 import logging
 import secrets
-import socket
 from collections.abc import Callable, Sequence
 from random import Random
 
@@ -120,9 +119,6 @@ class Reporter:
                 reader, writer = await asyncio.open_unix_connection(address.path)
             else:
                 reader, writer = await asyncio.open_connection(address.host, address.port)
-                writer.get_extra_info("socket").setsockopt(
-                    socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-                )
         try:
             session = _Session(self, reader, writer)
             async with asyncio.timeout(GREETING_S_MAX):

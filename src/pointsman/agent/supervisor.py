@@ -124,9 +124,9 @@ class Supervisor:
         self._process = process
         self.starts += 1
         self._watcher.began()
-        if self._stopping.is_set():  # while it was being started
-            await self._end(process)
         try:
+            if self._stopping.is_set():  # while it was being started
+                await self._end(process)
             detail = await self._watch(process, began_s)
         finally:
             _signal_group(process.pid, signal.SIGKILL)  # what it has left behind
