@@ -4,6 +4,8 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -148,6 +150,23 @@ def test_explain_needs_an_admin_plane_and_one_question() -> None:
     assert "--model goes with --prompt" in run("explain", "--model", "x")[2]
     assert "--path goes with --body" in run("explain", "--path", "x")[2]
     assert run("explain", "--body", "/nowhere.json")[0] == 2
+
+
+def test_explain_names_an_address_that_is_another_servers() -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Other) as server:
+        threading.Thread(target=server.handle_request).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        code, _, err = run("explain", "--admin-url", url)
+    assert code == 2
+    assert f"{url}/pointsman/v1/decisions?limit=1 answers as no admin plane does" in err
 
 
 def test_up_leaves_with_a_sentence_where_it_cannot_start() -> None:

@@ -172,6 +172,9 @@ async def test_what_cannot_be_explained_is_named(client: Client) -> None:
     assert answer["error"]["message"] == "/v1/completions: messages are missing."
     bad = await send(client, "POST", "/pointsman/v1/explain", {"path": 7}, 400)
     assert "cannot be used" in bad["error"]["message"]
+    nested = b'{"body": ' + b"[" * 50_000 + b"]" * 50_000 + b"}"
+    async with client.request("POST", "/pointsman/v1/explain", data=nested) as reply:
+        assert reply.status == 400
 
 
 async def test_the_policy_is_shown_and_changed(client: Client, cluster: Cluster) -> None:

@@ -89,6 +89,9 @@ async def test_every_kind_of_token_counts(delta: bytes) -> None:
     assert (exchange.failure, exchange.chunks) == (None, 1)
 
 
+DEEP = b'{"error":' + b"[" * 50_000 + b"]" * 50_000 + b"}"
+NO_JSON = "500 without a JSON error"
+WHOLE = "neither a stream nor JSON: no content type"
 ERROR = b'data: {"error":{"message":"EngineCore died","type":"InternalServerError"}}\n\n'
 
 
@@ -128,6 +131,13 @@ ERROR = b'data: {"error":{"message":"EngineCore died","type":"InternalServerErro
             "event is not a completion",
         ),
         (sends(b"SSH-2.0-OpenSSH\r\n"), Outcome.BAD_RESPONSE, "not HTTP"),
+        (sends(b"HTTP/1.1 500 x\r\n\r\n", DEEP, close=True), Outcome.HTTP_ERROR, NO_JSON),
+        (sends(b"HTTP/1.1 200 x\r\n\r\n", DEEP, close=True), Outcome.BAD_RESPONSE, WHOLE),
+        (
+            streams(b"data: " + DEEP + b"\n\n"),
+            Outcome.BAD_RESPONSE,
+            "event is not a completion",
+        ),
         (
             sends(b"HTTP/1.1 200 OK\r\nx: " + b"y" * 70_000 + b"\r\n\r\n"),
             Outcome.BAD_RESPONSE,

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 import click
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 TIMEOUT_S = 10.0
+
+T = TypeVar("T")
 
 
 @click.command(
@@ -82,17 +84,15 @@ def explain(
         body = _body(file, prompt, model)
         if path is not None:
             body = msgspec.json.encode({"path": path, "body": msgspec.Raw(body)})
-        answer = _ask(f"{admin_url}/pointsman/v1/explain", body)
-        one = msgspec.json.decode(answer, type=_One)
+        one = _ask(f"{admin_url}/pointsman/v1/explain", _One, body)
         decisions = [one.decision]
         for name, doubt in one.index_doubts.items():
             click.echo(f"{name} is credited by history: {doubt}.", err=True)
     elif request_id is not None:
-        answer = _ask(f"{admin_url}/pointsman/v1/decisions/{quote(request_id, safe='')}")
-        decisions = msgspec.json.decode(answer, type=_Many).decisions
+        url = f"{admin_url}/pointsman/v1/decisions/{quote(request_id, safe='')}"
+        decisions = _ask(url, _Many).decisions
     else:
-        answer = _ask(f"{admin_url}/pointsman/v1/decisions?limit=1")
-        decisions = msgspec.json.decode(answer, type=_Many).decisions
+        decisions = _ask(f"{admin_url}/pointsman/v1/decisions?limit=1", _Many).decisions
         if not decisions:
             fail("nothing has been decided yet; --prompt TEXT tries", code=1)
     if as_json:
@@ -129,15 +129,17 @@ def _body(file: Path | None, prompt: str | None, model: str | None) -> bytes:
         fail(f"{file} cannot be read: {error.strerror}")
 
 
-def _ask(url: str, body: bytes | None = None) -> bytes:
-    """The answer's body; leaves with the admin plane's own words if it is a refusal."""
+def _ask(url: str, into: type[T], body: bytes | None = None) -> T:
+    """The answer; leaves with the admin plane's own words if it is a refusal."""
     import urllib.error  # noqa: PLC0415 - 30 ms that `--help` need not spend
     import urllib.request  # noqa: PLC0415
 
     request = urllib.request.Request(url, data=body)  # noqa: S310 - the user's own URL
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:  # noqa: S310
-            return bytes(reply.read())
+            return msgspec.json.decode(reply.read(), type=into)
+    except (msgspec.DecodeError, RecursionError):
+        fail(f"{url} answers as no admin plane does (by default it is at {ADMIN_URL})")
     except urllib.error.HTTPError as refusal:
         problem = _problem(refusal.read(), refusal.code)
         if problem.code == "route_not_found":  # the gateway's own word: no admin plane has it

@@ -275,7 +275,7 @@ def _explained(raw: bytes) -> tuple[str, Mapping[str, str], bytes]:
 def _decode(body: bytes, into: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=into)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise _Problem(400, f"The body cannot be used: {error}.") from None
 
 

@@ -46,6 +46,7 @@ class _Event(msgspec.Struct):
 
 
 _events = msgspec.json.Decoder(_Event)
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class CompletionExchange(Exchange):
@@ -80,7 +81,7 @@ class CompletionExchange(Exchange):
                     self._take(payload, now_s)
         except EventTooLargeError:
             self.fail(Outcome.BAD_RESPONSE, "event too large")
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             self.fail(Outcome.BAD_RESPONSE, "event is not a completion", str(error))
 
     def finish(self, now_s: float) -> None:
@@ -139,19 +140,18 @@ class CompletionExchange(Exchange):
     def _judge_error(self) -> None:
         try:
             event = _events.decode(bytes(self._body))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            error = event.error if bytes(event.error) else msgspec.Raw(bytes(self._body))
+            self._note_error(Outcome.HTTP_ERROR, f"{self.status} ", error)
+        except _UNREADABLE:
             detail = bytes(self._body[: DETAIL_LENGTH_MAX * 4]).decode(errors="replace")
             cause = self.headers.get("x-pointsman-reason", "without a JSON error")
             self.fail(Outcome.HTTP_ERROR, f"{self.status} {cause}", detail[:DETAIL_LENGTH_MAX])
-            return
-        error = event.error if bytes(event.error) else msgspec.Raw(bytes(self._body))
-        self._note_error(Outcome.HTTP_ERROR, f"{self.status} ", error)
 
     def _judge_whole(self) -> None:
         """A server may answer in one piece although a stream was asked for."""
         try:
             event = _events.decode(bytes(self._body))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             kind = self.headers.get("content-type", "no content type")
             self.fail(Outcome.BAD_RESPONSE, f"neither a stream nor JSON: {kind}"[:80], str(error))
             return

@@ -114,7 +114,7 @@ async def _version(get: Get, kind: EngineKind, props: Props | None) -> str:
         return ""
     try:
         return msgspec.json.decode(await _body(get, "/version"), type=_Version).version
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return ""
 
 
