@@ -13,8 +13,10 @@ import pytest
 from pointsman.cli import config_file, reload
 from pointsman.cli.config import Config, Engine, Key, Listen
 from pointsman.cli.config_change import with_names
+from pointsman.cli.engine_changes import apply_engines
 from pointsman.cli.process import Process
 from pointsman.cli.reload import Reloader, Result, Source
+from pointsman.control import fleet
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName
 from pointsman.core.policies import catalog
@@ -244,6 +246,17 @@ def test_an_operators_node_is_not_taken_over() -> None:
     assert clash("http://c:1", "c") == []
     assert "'ours'" in clash("http://b:1", "b")[0]
     assert "'ours'" in clash("http://c:1", "ours")[0]
+
+
+async def test_an_engine_that_finds_no_place_keeps_no_other_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fleet, "NODES_MAX", 1)
+    process = Process(Config())
+    named = [Engine(url=f"http://{name}:1", name=name) for name in ("a", "b")]
+    await apply_engines(process.fleet, (), named, drain_s=1.0)
+    assert process.fleet.names == ["a"]
+    assert "engine b is not used: the cluster has 1 nodes, its limit" in caplog.text
 
 
 # --- as a user runs it ------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import os
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -46,6 +46,23 @@ async def test_a_line_says_where_why_and_how_long() -> None:
         "bytes_in": 400,
         "bytes_out": 900,
     }
+
+
+async def test_a_stream_that_takes_nothing_is_tried_again() -> None:
+    class Reluctant(io.BytesIO):
+        takes = False
+
+        def write(self, data: Any, /) -> int:
+            return super().write(data) if self.takes else None  # type: ignore[return-value]  # as raw files do
+
+    stream = Reluctant()
+    log = AccessLog(stream)
+    log.exchange_ended(Record())
+    log.flush()
+    assert log.state().lines_lost == 0
+    stream.takes = True
+    log.flush()
+    assert len(lines(stream)) == 1
 
 
 async def test_what_is_not_known_is_left_out() -> None:

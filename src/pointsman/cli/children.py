@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import NamedTuple
 
 START_S_MAX = 60.0
@@ -59,6 +59,8 @@ async def engines(
             finally:
                 for drain in drains:
                     drain.cancel()
+                for child in children:  # all at once; the stack waits for each
+                    _ask_to_end(child)
 
 
 async def _spawn(options: ChildOptions) -> asyncio.subprocess.Process:
@@ -113,12 +115,15 @@ async def _drain(child: asyncio.subprocess.Process) -> None:
 
 async def _stop(child: asyncio.subprocess.Process) -> None:
     """End it, politely first."""
-    if child.returncode is not None:
-        return
-    child.terminate()
+    _ask_to_end(child)
     try:
         async with asyncio.timeout(STOP_S_MAX):
             await child.wait()
     except TimeoutError:
         child.kill()
         await child.wait()
+
+
+def _ask_to_end(child: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        child.terminate()

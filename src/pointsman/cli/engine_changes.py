@@ -1,11 +1,14 @@
 """The engines of one configuration become those of another, while requests go on."""
 
+import logging
 from collections.abc import Sequence
 
 from pointsman.cli.config import Engine
 from pointsman.cli.wiring import node_spec
-from pointsman.control.fleet import Fleet
+from pointsman.control.fleet import Fleet, NodeRefused
 from pointsman.core.ids import NodeName
+
+log = logging.getLogger(__name__)
 
 
 async def apply_engines(
@@ -27,8 +30,12 @@ async def apply_engines(
         elif known.get(engine.name) != engine:  # else an operator has removed it
             for name in fleet.namesakes(spec):
                 await fleet.remove(name)
-            fleet.add(spec, kv_events=engine.kv_events, ranks=engine.ranks)
-            joined.append(spec.name)
+            try:
+                fleet.add(spec, kv_events=engine.kv_events, ranks=engine.ranks)
+            except NodeRefused as refused:  # another's, which has come meanwhile; or too many
+                log.error("engine %s is not used: %s", spec.name, refused)
+            else:
+                joined.append(spec.name)
     kept = {engine.name for engine in after}
     for engine in before:
         if engine.name is not None and engine.name not in kept:

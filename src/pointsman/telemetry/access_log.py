@@ -135,7 +135,10 @@ class AccessLog:
         try:
             while taken < len(lines) and (poll is None or poll.poll(0)):
                 end = len(lines) if poll is None else taken + select.PIPE_BUF
-                taken += self._stream.write(lines[taken:end])
+                written = self._stream.write(lines[taken:end])
+                if not written:  # not even after it said that there is room
+                    return
+                taken += written
         finally:
             if taken:
                 self._has_begun_line = lines[taken - 1] != _NEWLINE
