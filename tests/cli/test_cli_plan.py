@@ -172,6 +172,14 @@ def test_a_file_that_cannot_be_used_leaves_with_2(
     assert problem in err
 
 
+def test_what_would_take_for_ever_is_refused_at_once(tmp_path: Path) -> None:
+    servers = ", ".join(f"{{name: s{n}, memory_gb: {n + 50}.37, layer_s: 1}}" for n in range(60))
+    text = f"model: {{layers: 200, layer_gb: 1, cache_gb: 0.001}}\nservers: [{servers}]\n"
+    code, out, err = run(tmp_path, f"{text}demand: {{rate_per_s: 1}}")
+    assert (code, out) == (2, "")
+    assert "2:10: servers: 60 of so many sizes, and 200 layers, take too long to plan" in err
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["plan", str(tmp_path / "no.yaml")])
     assert (result.exit_code, "cannot be read: No such file" in result.stderr) == (2, True)

@@ -56,6 +56,25 @@ def all_paths(
     return extend(1)
 
 
+def bounds_one_by_one(chains: Sequence[ServerChain], rate_per_s: float) -> tuple[float, float]:
+    """Theorem 4 with each n on its own, in fractions: fastest slots first, and slowest."""
+    fastest = sorted(chains, key=lambda chain: chain.service_s)
+    return _response_s(fastest, rate_per_s), _response_s(fastest[::-1], rate_per_s)
+
+
+def _response_s(chains: Sequence[ServerChain], rate_per_s: float) -> float:
+    rate = Fraction(rate_per_s)
+    deaths, weights = [Fraction(0)], [Fraction(1)]
+    for chain in chains:
+        for _ in range(chain.job_slots):
+            deaths.append(deaths[-1] + 1 / Fraction(chain.service_s))
+            weights.append(weights[-1] * rate / deaths[-1])
+    rho, last, full = rate / deaths[-1], weights.pop(), len(deaths) - 1
+    jobs = sum(n * weight for n, weight in enumerate(weights))
+    jobs += last * (rho / (1 - rho) ** 2 + full / (1 - rho))
+    return float(jobs / (sum(weights) + last / (1 - rho)) / rate)
+
+
 def exact_response_s(chains: Sequence[ServerChain], rate_per_s: float) -> float:
     """The mean response time under JFFC, from the stationary distribution of its Markov chain.
 

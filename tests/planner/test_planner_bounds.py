@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from pointsman.planner.bounds import response_bounds, service_rate_per_s
 from pointsman.planner.model import ServerChain
-from tests.planner.instances import TWO_CHAINS, bloom_chains, measured, small_chains
-from tests.planner.slow_twins import exact_response_s
+from tests.planner.instances import TWO_CHAINS, bloom_chains, measured, small_chains, tenths
+from tests.planner.slow_twins import bounds_one_by_one, exact_response_s
 
 
 @pytest.mark.parametrize(("pairs", "rate_per_s", "lower_s", "exact_s", "upper_s"), TWO_CHAINS)
@@ -49,6 +49,18 @@ def test_the_truth_lies_between(chains: list[ServerChain], load: float) -> None:
     exact_s = exact_response_s(chains, rate_per_s)
     assert bounds.lower_s <= exact_s * (1 + 1e-9)
     assert exact_s <= bounds.upper_s * (1 + 1e-9)
+
+
+@given(
+    st.lists(st.tuples(tenths, st.integers(1, 40)), min_size=1, max_size=4).map(measured),
+    st.integers(1, 999).map(lambda permille: permille / 1_000),
+)
+def test_where_sums_begin_and_end_does_not_matter(chains: list[ServerChain], load: float) -> None:
+    rate_per_s = load * service_rate_per_s(chains)
+    bounds = response_bounds(chains, rate_per_s=rate_per_s)
+    assert bounds is not None
+    wanted = bounds_one_by_one(chains, rate_per_s)
+    assert (bounds.lower_s, bounds.upper_s) == pytest.approx(wanted, rel=1e-9)
 
 
 @given(small_chains, st.integers(1, 99).map(lambda percent: percent / 100))

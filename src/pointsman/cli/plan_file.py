@@ -14,13 +14,16 @@ from msgspec import Meta
 from pointsman.cli.config import Name
 from pointsman.cli.yaml_reader import Problem, Rejected, read, read_text
 from pointsman.planner.model import Server, Service, layer_time_s
-from pointsman.planner.plan import copies
+from pointsman.planner.plan import copies, jobs_reserved_tried
 
 SERVERS_MAX = 256
 """In one plan: it takes seconds with so many."""
 
 JOBS_MAX = 1_000_000
-"""At once on all servers: all of them are counted, one by one."""
+"""At once on all servers: more are a mistake in the units."""
+
+WORK_MAX = 6_000_000
+"""The most steps of a plan, as `_work` reckons them: half a minute on a laptop."""
 
 JOB_S_MIN = 1e-6
 
@@ -142,11 +145,27 @@ def _absurdities(commission: Commission) -> Iterator[tuple[_Path, str]]:
     job_s = min(server.stage_s(service.layers) for server in servers)
     if job_s < JOB_S_MIN:
         yield ("servers",), f"servers: one does a job in {job_s:.3g} s; {JOB_S_MIN:g} s at least"
+    if (work := _work(commission)) > WORK_MAX:
+        text = (
+            f"{len(servers)} of so many sizes, and {service.layers} layers, take too long to plan"
+        )
+        remedy = "give fewer servers, or memory_gb in fewer different numbers"
+        yield ("servers",), f"servers: {text}: {work:.2g} steps of {WORK_MAX:.2g}; {remedy}"
     names: set[str] = set()
     for server in servers:
         if server.name in names:
             yield ("servers",), f"servers: '{server.name}' is the name of two, counted or given"
         names.add(server.name)
+
+
+def _work(commission: Commission) -> int:
+    """Steps of planning: for each way to reserve room, servers are joined into chains."""
+    count = len(commission.servers)
+    ways = len(jobs_reserved_tried(commission.servers, commission.service))
+    return ways * count * (count + _WORK_SERVERS)
+
+
+_WORK_SERVERS = 64  # what laying out the layers takes beside joining, in servers
 
 
 def _servers(entry: _Server, file: _File) -> list[Server]:

@@ -15,8 +15,7 @@ def allocate_cache(placement: LayerPlacement) -> tuple[ServerChain, ...]:
     chains of this placement serve better (theorem 3). Empty if no chain holds all layers.
     """
     service = placement.service
-    stages = sorted(placement.stages, key=lambda stage: stage.stop)
-    slots = [service.cache_slots(s.server.memory_gb, layers=s.layers) for s in stages]
+    stages, slots = _stages_and_slots(placement)
     chains = []
     while path := _fastest_path(stages, slots, service.layers):
         used = [(index, Stage(stages[index].server, start, stop)) for index, start, stop in path]
@@ -25,6 +24,28 @@ def allocate_cache(placement: LayerPlacement) -> tuple[ServerChain, ...]:
             slots[index] -= stage.layers * job_slots
         chains.append(chain_of(tuple(stage for _, stage in used), job_slots=job_slots))
     return tuple(chains)
+
+
+def fastest_chain_s(placement: LayerPlacement) -> float:
+    """Service time of the first of these chains, which is a pass instead of one for each; infinite
+    if no chain holds all layers."""
+    stages, slots = _stages_and_slots(placement)
+    path = _fastest_path(stages, slots, placement.service.layers)
+    if path is None:
+        return inf
+    return sum(stages[index].server.stage_s(stop - start) for index, start, stop in path)
+
+
+def job_slots_max(placement: LayerPlacement) -> int:
+    """More the chains cannot have: a job takes room for its cache on each layer."""
+    return sum(_stages_and_slots(placement)[1]) // placement.service.layers
+
+
+def _stages_and_slots(placement: LayerPlacement) -> tuple[list[Stage], list[int]]:
+    """In the order of their last layer, with room for so many jobs times layers on each."""
+    stages = sorted(placement.stages, key=lambda stage: stage.stop)
+    cache_slots = placement.service.cache_slots
+    return stages, [cache_slots(s.server.memory_gb, layers=s.layers) for s in stages]
 
 
 def _fastest_path(
@@ -39,12 +60,19 @@ def _fastest_path(
     reached_s = {0: 0.0}
     came: dict[int, tuple[int, int, int]] = {}
     for index, stage in enumerate(stages):
-        lowest = max(stage.start, stage.stop - slots[index])  # one slot for each layer computed
-        for done in [d for d in reached_s if lowest <= d < stage.stop]:
-            at_s = reached_s[done] + stage.server.stage_s(stage.stop - done)
-            if at_s < reached_s.get(stage.stop, inf):
-                reached_s[stage.stop] = at_s
-                came[stage.stop] = (index, done, stage.stop)
+        stop, job_s, layer_s = stage.stop, stage.server.job_s, stage.server.layer_s
+        lowest = max(stage.start, stop - slots[index])  # one slot for each layer computed
+        if lowest == stop:
+            continue  # it is full
+        best_s, best = reached_s.get(stop, inf), -1
+        for done, done_s in reached_s.items():
+            if (
+                lowest <= done < stop
+                and (at_s := done_s + (job_s + layer_s * (stop - done))) < best_s
+            ):
+                best_s, best = at_s, done
+        if best >= 0:
+            reached_s[stop], came[stop] = best_s, (index, best, stop)
     return _walk_back(came, layers) if layers in came else None
 
 

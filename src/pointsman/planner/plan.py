@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from itertools import accumulate
 from math import floor, inf
+from operator import itemgetter
 
 import msgspec
 from msgspec.structs import replace
 
-from pointsman.planner.allocation import allocate_cache
+from pointsman.planner.allocation import allocate_cache, fastest_chain_s, job_slots_max
 from pointsman.planner.bounds import Bounds, response_bounds, service_rate_per_s
 from pointsman.planner.model import Server, ServerChain, Service, exact
 from pointsman.planner.placement import LayerPlacement, disjoint_chains, place_layers
@@ -73,16 +74,48 @@ def plan(
 
     `jobs_reserved` fixes what is tuned otherwise.
     """
-    tried = _jobs_reserved_tried(servers, service) if jobs_reserved is None else [jobs_reserved]
+    tried = jobs_reserved_tried(servers, service) if jobs_reserved is None else [jobs_reserved]
+    best, too_slow = _best(servers, service, tried, rate_per_s=rate_per_s, goal=goal)
+    return best or NoPlan(service_rate_per_s=_highest_rate_per_s(too_slow))
+
+
+def _best(
+    servers: Sequence[Server],
+    service: Service,
+    tried: Sequence[int],
+    *,
+    rate_per_s: float,
+    goal: Goal,
+) -> tuple[Plan | None, list[tuple[float, LayerPlacement]]]:
+    """The best plan, if there is one; and the placements that do not carry the rate, each with a
+    rate that it does not exceed."""
     best: Plan | None = None
-    rate_max_per_s = 0.0
+    too_slow: list[tuple[float, LayerPlacement]] = []
     for placement in (place_layers(servers, service, jobs_reserved=jobs) for jobs in tried):
+        fastest_s = fastest_chain_s(placement)
+        if best and fastest_s >= _of(goal, best.bounds):
+            continue  # no mean is below the fastest chain's
+        rate_max_per_s = job_slots_max(placement) / fastest_s
+        if rate_max_per_s <= rate_per_s:
+            too_slow.append((rate_max_per_s, placement))
+            continue
         chains = allocate_cache(placement)
-        rate_max_per_s = max(rate_max_per_s, service_rate_per_s(chains))
         bounds = response_bounds(chains, rate_per_s=rate_per_s)
-        if bounds and (best is None or _of(goal, bounds) < _of(goal, best.bounds)):
+        if bounds is None:
+            too_slow.append((service_rate_per_s(chains), placement))
+        elif best is None or _of(goal, bounds) < _of(goal, best.bounds):
             best = Plan(placement=placement, chains=chains, rate_per_s=rate_per_s, bounds=bounds)
-    return best or NoPlan(service_rate_per_s=rate_max_per_s)
+    return best, too_slow
+
+
+def _highest_rate_per_s(limited: Sequence[tuple[float, LayerPlacement]]) -> float:
+    """What the chains of the fastest of these placements carry."""
+    highest_per_s = 0.0
+    for rate_max_per_s, placement in sorted(limited, key=itemgetter(0), reverse=True):
+        if rate_max_per_s <= highest_per_s:
+            break
+        highest_per_s = max(highest_per_s, service_rate_per_s(allocate_cache(placement)))
+    return highest_per_s
 
 
 def replicas_for(
@@ -125,26 +158,7 @@ def copies(replica: Iterable[Server], count: int) -> list[Server]:
     ]
 
 
-def surrogate_jobs_reserved(
-    servers: Sequence[Server], service: Service, *, rate_per_s: float, load_max: float = LOAD_MAX
-) -> int | None:
-    """The `jobs_reserved` c that the paper's surrogate chooses: it minimises c K(c).
-
-    K(c) is the smallest number of disjoint chains that carry the rate at a load of `load_max`.
-    For comparison: it reserves too little. None if no c does.
-    """
-    best: tuple[int, int] | None = None
-    for jobs in range(1, max(_jobs_reserved_tried(servers, service), default=0) + 1):
-        if best and jobs >= best[0]:
-            break
-        placement = place_layers(servers, service, jobs_reserved=jobs)
-        needed = _chains_needed(disjoint_chains(placement), rate_per_s / (load_max * jobs))
-        if needed and (best is None or jobs * needed < best[0]):
-            best = (jobs * needed, jobs)
-    return best[1] if best else None
-
-
-def _jobs_reserved_tried(servers: Sequence[Server], service: Service) -> list[int]:
+def jobs_reserved_tried(servers: Sequence[Server], service: Service) -> list[int]:
     """The numbers worth a try: the largest at which some server still holds m layers.
 
     All between two of these place the same layers: m <= M / (s_m + s_c c) holds up to
@@ -157,6 +171,25 @@ def _jobs_reserved_tried(servers: Sequence[Server], service: Service) -> list[in
         for layers in range(1, service.layers + 1)
     }
     return sorted(jobs for jobs in found if jobs >= 1)
+
+
+def surrogate_jobs_reserved(
+    servers: Sequence[Server], service: Service, *, rate_per_s: float, load_max: float = LOAD_MAX
+) -> int | None:
+    """The `jobs_reserved` c that the paper's surrogate chooses: it minimises c K(c).
+
+    K(c) is the smallest number of disjoint chains that carry the rate at a load of `load_max`.
+    For comparison: it reserves too little. None if no c does.
+    """
+    best: tuple[int, int] | None = None
+    for jobs in range(1, max(jobs_reserved_tried(servers, service), default=0) + 1):
+        if best and jobs >= best[0]:
+            break
+        placement = place_layers(servers, service, jobs_reserved=jobs)
+        needed = _chains_needed(disjoint_chains(placement), rate_per_s / (load_max * jobs))
+        if needed and (best is None or jobs * needed < best[0]):
+            best = (jobs * needed, jobs)
+    return best[1] if best else None
 
 
 def _fastest_s(servers: Sequence[Server], service: Service) -> float:
@@ -172,8 +205,9 @@ def _of(goal: Goal, bounds: Bounds) -> float:
 def _suffice(
     servers: Sequence[Server], service: Service, rate_per_s: float, response_s: float, goal: Goal
 ) -> bool:
-    found = plan(servers, service, rate_per_s=rate_per_s, goal=goal)
-    return isinstance(found, Plan) and _of(goal, found.bounds) <= response_s
+    tried = jobs_reserved_tried(servers, service)
+    found, _ = _best(servers, service, tried, rate_per_s=rate_per_s, goal=goal)
+    return found is not None and _of(goal, found.bounds) <= response_s
 
 
 def _chains_needed(chains: Sequence[ServerChain], rate_per_s: float) -> int | None:
