@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from pointsman import __version__
+from pointsman.agent.absence import Absence
 from pointsman.agent.options import AgentOptions
 from pointsman.agent.pace import Pace
 from pointsman.agent.report import EngineReport
@@ -70,7 +71,7 @@ class Reporter:
         self._rng = rng
         self._boot = rng.getrandbits(53)
         self._wake = wake
-        self._said = ""
+        self._absence = Absence()
         self._farewell: Farewell | None = None
 
     def leave(self, *, gone: bool) -> None:
@@ -107,10 +108,8 @@ class Reporter:
             pass
 
     def _complain(self, problem: str) -> None:
-        """Log a trouble, each once: an attempt is made every few seconds."""
-        if problem != self._said:
-            self._said = problem
-            log.warning("scheduler at %s: %s; trying again", self._options.scheduler, problem)
+        if told := self._absence.told(problem, self._now_s()):
+            log.warning("scheduler at %s: %s; trying again", self._options.scheduler, told)
 
     async def _report(self) -> None:
         address = self._options.scheduler
@@ -123,8 +122,7 @@ class Reporter:
             session = _Session(self, reader, writer)
             async with asyncio.timeout(GREETING_S_MAX):
                 await session.greet(self._options.name, self._options.secret, self._boot)
-            self._said = ""
-            log.info("scheduler at %s: connected", address)
+            log.info("scheduler at %s: %s", address, self._absence.over(self._now_s()))
             async with asyncio.TaskGroup() as tasks:
                 answering = tasks.create_task(session.answer(self._reports))
                 await self._beat(session)
