@@ -157,6 +157,16 @@ async def test_interrupt_stops_and_still_reports() -> None:
     assert "1 interrupted · stopped early" in out
 
 
+async def test_interrupt_before_any_answer_says_so_instead_of_a_table() -> None:
+    async with rude_server(hangs) as server:
+        code, out, _ = await run_bench(
+            server.url, "--requests", "9", "--concurrency", "2", "--model", "m", interrupt=server
+        )
+    assert code == 1
+    assert "before any answer was whole: of 2 requests on their way 0 had a first token" in out
+    assert len(out.splitlines()) == 2
+
+
 async def test_a_server_that_is_not_there_is_named() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

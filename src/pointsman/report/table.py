@@ -26,9 +26,12 @@ _STYLES = {1: "green", -1: "red", 0: "dim"}
 
 
 def print_run(console: Console, run: Run) -> None:
-    """One run: totals, latencies, nodes, errors."""
+    """One run: totals, latencies, nodes, errors; or that there is nothing to count yet."""
     summary = run.summary()
     say(console, f"[bold]{escape(run.label)}[/bold]  {escape(run.target)}  {escape(run.model)}")
+    if run.interrupted and not summary.ok + summary.errors:
+        say(console, _nothing_to_count(run))
+        return
     for line in _totals(run, summary):
         say(console, line)
     for note in run.workload.notes:
@@ -67,6 +70,14 @@ def print_comparison(console: Console, runs: Sequence[Run]) -> None:
 def say(console: Console, markup: str) -> None:
     """One line, however narrow the terminal: it is copied and searched for."""
     console.print(markup, highlight=False, soft_wrap=True)
+
+
+def _nothing_to_count(run: Run) -> str:
+    began = sum(record.ttft_s is not None for record in run.records)
+    return (
+        f"stopped after {seconds(run.duration_s)}, before any answer was whole: of "
+        f"{len(run.records)} requests on their way {began} had a first token"
+    )
 
 
 def _totals(run: Run, summary: Summary) -> tuple[str, str, str]:
