@@ -17,7 +17,7 @@ from pointsman.core.events import (
     Settled,
 )
 from pointsman.core.ids import NodeId, RequestId
-from pointsman.core.limits import BUSY_ATTEMPTS_MAX, BUSY_MEMORY_S, PROBE_FAILURES_MAX
+from pointsman.core.limits import BUSY_ATTEMPTS_MAX, BUSY_MEMORY_S, PROBE_FAILURES_MAX, STARTING_S
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.policies import catalog
 from pointsman.core.request import Outcome
@@ -212,6 +212,8 @@ def test_all_down_is_503_and_contention_is_429() -> None:
     assert refused(driver, "r0").reason is Reason.NO_NODE
     driver.join("a", concurrency_max=1)
     assert "starting" in refused(driver, "r1").detail
+    driver.advance(STARTING_S)
+    assert "/pointsman/v1/state" in refused(driver, "r1b").detail
     driver.describe("a")
     placed(driver, "r2")
     assert isinstance(driver.arrive("r3")[0], Held)

@@ -76,6 +76,10 @@ few, and a scan is on the way of that completion."""
 FLIGHTS_MAX: Final = 65_536
 """Requests placed and not settled: more than the gateway has connections."""
 
+STARTING_S: Final = 60.0
+"""How long an engine that has not described itself is called starting. Most have loaded their model
+by then; of the others, and of those that never will, whoever waits is told where to look."""
+
 RETRY_AFTER_MAX_S: Final = 60.0
 """The longest wait a client is told: a cluster changes in a minute."""
 
@@ -115,6 +119,9 @@ TICK_S_MAX: Final = 1.0
 
 TICK_S_MIN: Final = 0.002
 """Between ticks, at least: a deadline that stays due must not spin a shell's loop."""
+
+CONCURRENCY_MAX: Final = 100_000
+"""What may be configured as a node's requests in flight: more than the gateway has."""
 
 NODE_CONCURRENCY_MAX: Final = 256
 """Requests in flight on one node when its own limit is unknown: vLLM's default max_num_seqs."""

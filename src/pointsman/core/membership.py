@@ -125,6 +125,7 @@ class Membership:
         if before is not None:
             effects += self._remove(before)
         node = self._cluster.add(event.spec)
+        node.condition.since_s = now_s
         if before is not None and before.spec.url == event.spec.url:
             node.calibration = before.calibration
             node.condition.follows(before.condition, now_s, planned=before.draining)

@@ -19,7 +19,7 @@ from pointsman.core.footprint import Footprints
 from pointsman.core.health import Health
 from pointsman.core.ids import ModelName, NodeId
 from pointsman.core.ledger import Ledger
-from pointsman.core.limits import CERTAIN_SHARE, FLIGHTS_MAX, RETRY_AFTER_MAX_S
+from pointsman.core.limits import CERTAIN_SHARE, FLIGHTS_MAX, RETRY_AFTER_MAX_S, STARTING_S
 from pointsman.core.node import Node
 from pointsman.core.placement import Demand, Hold, Refusal, Route
 from pointsman.core.policies.base import Policy
@@ -68,7 +68,7 @@ class Router:
         """
         nodes = eligible(self._cluster, request, tried, demand.context_tokens)
         if not nodes:
-            return Route(demand, (), 0, self._without_candidates(request, tried, demand))
+            return Route(demand, (), 0, self._without_candidates(request, tried, demand, now_s))
         levels = self._residency.levels(nodes, request.prompt, demand.prompt_tokens)
         seen = nodes
         if policy.prunes and not every_node:
@@ -190,7 +190,7 @@ class Router:
         return bool(nodes)
 
     def _without_candidates(
-        self, request: Request, tried: Sequence[NodeId], demand: Demand
+        self, request: Request, tried: Sequence[NodeId], demand: Demand, now_s: float
     ) -> Hold | Refusal:
         """Full is worth waiting for; wrong or absent is not."""
         cluster, nodes = self._cluster, self._cluster.nodes
@@ -206,14 +206,25 @@ class Router:
             )
         if cluster.knows(request.model):
             return Refusal(Reason.NO_MATCHING_NODE, _constraints(request))
-        if any(node.health is Health.JOINING and not node.spec.models for node in nodes):
-            return Refusal(Reason.NO_NODE, "Engines are still starting.")
+        silent = [n for n in nodes if n.health is Health.JOINING and not n.spec.models]
+        if silent:
+            return Refusal(Reason.NO_NODE, _starting(silent, len(nodes), now_s))
         if not nodes:
             return Refusal(Reason.NO_NODE, "No engine is registered.")
         return Refusal(
             Reason.MODEL_NOT_FOUND,
             f"The model {request.model!r} does not exist. GET /v1/models lists what is served.",
         )
+
+
+def _starting(silent: Sequence[Node], all_nodes: int, now_s: float) -> str:
+    """Of engines that have yet to say what they serve: where to look if they never do."""
+    if any(now_s - node.condition.since_s < STARTING_S for node in silent):
+        return "Engines are still starting."
+    return (
+        f"No answer yet from {len(silent)} of {all_nodes} engines. The gateway's log says why, and "
+        "so does GET /pointsman/v1/state on its admin port."
+    )
 
 
 def _constraints(request: Request) -> str:
