@@ -1,9 +1,27 @@
 """What an engine is asked, and whom else that must not reach."""
 
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
 from aiohttp import web
 
 from pointsman.collectors.client import EngineClient, new_session
-from pointsman.engines.adapters import EngineKeys
+from pointsman.engines.adapters import EngineKeys, EngineTrouble
+
+
+@asynccontextmanager
+async def asking(
+    handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], key: str = ""
+) -> AsyncIterator[EngineClient]:
+    """A client of an engine that `handle` plays, with the key that we have for it."""
+    runner = web.ServerRunner(web.Server(handle))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with new_session(EngineKeys({url: key})) as session:
+        yield EngineClient(session, url)
+    await runner.cleanup()
 
 
 async def test_a_question_for_a_token_follows_no_redirect() -> None:
@@ -14,11 +32,20 @@ async def test_a_question_for_a_token_follows_no_redirect() -> None:
         seen.append(request.path)
         return web.Response(status=303, headers={"location": "/login"})
 
-    runner = web.ServerRunner(web.Server(handle))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    async with new_session(EngineKeys()) as session:
-        client = EngineClient(session, f"http://127.0.0.1:{runner.addresses[0][1]}")
+    async with asking(handle) as client:
         assert await client.ask("m", timeout_s=5.0) == 303
-    await runner.cleanup()
     assert seen == ["/v1/completions"]
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_an_engine_that_refuses_our_key_is_in_trouble(status: int) -> None:
+    """Without a key of ours it may serve those who bring their own, which says nothing of it."""
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=status)
+
+    async with asking(handle) as client:
+        assert await client.ask("m", timeout_s=5.0) == status
+    async with asking(handle, key="wrong") as client:
+        with pytest.raises(EngineTrouble, match=f"{status}: it refuses its configured key"):
+            await client.ask("m", timeout_s=5.0)

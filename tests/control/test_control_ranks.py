@@ -1,6 +1,7 @@
 """A server of several data-parallel ranks: found, each rank a node, under one engine's name."""
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -55,10 +56,11 @@ async def test_a_server_of_one_rank_is_asked_for_no_token() -> None:
         ((0, 1), 0),  # it does not read which rank a request is for
         ((2, 3), 2),  # it balances over a part of the ranks, and counts them otherwise
         ((0, 1), 4),
+        (range(257), 257),  # nobody runs so many behind one port
     ],
 )
 async def test_ranks_that_requests_cannot_name_are_one_node(
-    ranks: tuple[int, ...], named: int
+    ranks: Sequence[int], named: int
 ) -> None:
     async with fake_engine() as engine, running_cluster() as cluster:
         engine.ranks, engine.ranks_named = ranks, named
@@ -102,6 +104,20 @@ async def test_a_server_that_comes_back_with_other_ranks() -> None:
             wanted = [f"n-rank-{rank}" for rank in range(count)]
             await eventually(lambda wanted=wanted: sorted(nodes(cluster)) == wanted)  # type: ignore[misc]  # mypy cannot infer it
             await cluster.ready()
+
+
+async def test_a_server_that_comes_back_with_more_ranks_than_anybody_has_stays_as_it_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with fake_engine() as engine, running_cluster() as cluster:
+        of_ranks(engine, 2)
+        cluster.add(engine.url)
+        await cluster.ready()
+        of_ranks(engine, 9_999)
+        engine.restart()
+        await eventually(lambda: "tells of 9999 data-parallel ranks" in caplog.text)
+        await cluster.ready()
+        assert sorted(nodes(cluster)) == ["n-rank-0", "n-rank-1"]
 
 
 async def test_the_engines_name_stands_for_its_ranks() -> None:

@@ -6,6 +6,7 @@ import socket
 from http import HTTPStatus
 
 import aiohttp
+from aiohttp import hdrs
 
 from pointsman.engines.adapters import EngineKeys, EngineReply, EngineTrouble
 from pointsman.engines.adapters.address import RANK_HEADER, rank_headers, rank_of, server_of
@@ -17,6 +18,8 @@ says more is no engine."""
 CONNECTIONS_MAX = 256
 """The most collector connections at once, over all nodes; more wait for one. The descriptors are
 for clients."""
+
+REFUSES_THE_KEY = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
 ASK_PATH = "/v1/completions"
 """Where an engine is asked for a token; one that has no such route says so, which is no verdict."""
@@ -68,7 +71,8 @@ class EngineClient:
             raise EngineTrouble(f"GET {path}: {error}") from None
 
     async def ask(self, model: str, *, timeout_s: float) -> int:
-        """Ask for one token: the status of the answer. Raises EngineTrouble."""
+        """Ask for one token: the status of the answer. Raises EngineTrouble, also where the key
+        that we have for the engine is refused, which no request would get past."""
         return (await self._ask(model, self._headers, timeout_s)).status
 
     async def ranks_named(self, model: str, *, timeout_s: float) -> int:
@@ -91,6 +95,11 @@ class EngineClient:
                     self._base + ASK_PATH, json=asked, headers=headers, allow_redirects=False
                 ) as response,
             ):
+                sent_key = hdrs.AUTHORIZATION in response.request_info.headers
+                if sent_key and response.status in REFUSES_THE_KEY:
+                    raise EngineTrouble(
+                        f"POST {ASK_PATH} answers {response.status}: it refuses its configured key"
+                    )
                 return EngineReply(response.status, await response.content.readany())
         except TimeoutError:
             detail = f"no answer to POST {ASK_PATH} within {timeout_s:g} s"

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from pointsman.collectors.client import EngineClient
 from pointsman.collectors.link import NodeLink, wait_for
-from pointsman.collectors.ranks import ranks_apart
+from pointsman.collectors.ranks import RANKS_MAX, ranks_apart
 from pointsman.core.events import NodeDescribed, NodeFacts
 from pointsman.engines.adapters import (
     Description,
@@ -96,6 +96,15 @@ class Describer:
         EngineTrouble."""
         on_ranks = self._link.on_ranks
         if on_ranks is None:
+            return False
+        if len(known.ranks) > RANKS_MAX:
+            log.warning(
+                "engine %s tells of %d data-parallel ranks: over %d are not believed, it stays as "
+                "it is",
+                self._link.spec.name,
+                len(known.ranks),
+                RANKS_MAX,
+            )
             return False
         if self._client.rank is not None:
             on_ranks(len(known.ranks))  # the server may have come back with others
