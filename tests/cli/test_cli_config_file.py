@@ -8,13 +8,11 @@ from pointsman.cli import config_example, config_file, config_reference
 from pointsman.cli.config import Config
 from pointsman.cli.yaml_reader import Problem, Rejected
 
-POLICIES = ["round_robin", "marginal_cost"]
-
 
 def load(tmp_path: Path, text: str, environment: dict[str, str] | None = None) -> Config:
     path = tmp_path / "pointsman.yaml"
     path.write_text(text)
-    return config_file.load(path, environment or {}, POLICIES)
+    return config_file.load(path, environment or {})
 
 
 def problems(tmp_path: Path, text: str, environment: dict[str, str] | None = None) -> list[Problem]:
@@ -61,6 +59,20 @@ def test_all_problems_are_reported_with_line_and_column(tmp_path: Path) -> None:
         Problem(3, 1, "unknown key 'engins'; did you mean 'engines'?"),
         Problem(6, 11, "engines[0].pool is to be a single value"),
     ]
+
+
+def test_one_look_finds_them_all(tmp_path: Path) -> None:
+    """A typo in one place hides nothing in another."""
+    text = (
+        "listen: {hots: x, trusted_proxies: [here]}\n"
+        "policy: round_robbin\n"
+        "engines:\n"
+        "  - {url: 'htp://a:1', api_key: 'a b', kv_events: here}\n"
+        "  - {url: 'http://b:1'}\n"
+        "  - {url: 'http://B:1/'}\n"
+        "keys: [{name: a, hash: pm-mine}, {name: a, hash: pm-another}]\n"
+    )
+    assert [p.line for p in problems(tmp_path, text)] == [1, 1, 2, 4, 4, 4, 6, 7, 7, 7]
 
 
 def test_a_duplicate_key_is_no_override(tmp_path: Path) -> None:
@@ -153,12 +165,12 @@ def test_a_typo_in_an_engine_url_is_named(tmp_path: Path, url: str, message: str
 def test_engines_are_distinct(tmp_path: Path) -> None:
     first, second, third = (
         "  - url: http://a:1\n",
-        "  - url: http://a:1/\n",
+        "  - url: http://A:1/\n",
         "  - url: http://b:1\n",
     )
     text = f"engines:\n{first}{second}{third}    name: engine-1\n"
     assert [(p.line, p.message) for p in problems(tmp_path, text)] == [
-        (3, "engines[1].url: http://a:1/ is engines[0] already"),
+        (3, "engines[1].url: http://a:1 is engines[0] already"),
         (5, "engines[2].name: 'engine-1' is the name of engines[0] already"),
     ]
 
@@ -199,5 +211,5 @@ def test_a_name_that_looks_like_a_number_is_text(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(Rejected) as rejected:
-        config_file.load(tmp_path / "none.yaml", {}, POLICIES)
+        config_file.load(tmp_path / "none.yaml", {})
     assert "no such file" in rejected.value.problems[0].message

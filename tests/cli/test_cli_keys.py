@@ -25,7 +25,7 @@ def run(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
 def load(tmp_path: Path, text: str) -> Config:
     path = tmp_path / "pointsman.yaml"
     path.write_text(text)
-    return config_file.load(path, {}, ["round_robin", "marginal_cost"])
+    return config_file.load(path, {})
 
 
 def problems(tmp_path: Path, text: str) -> list[Problem]:
@@ -83,7 +83,7 @@ def test_an_entry_is_checked_where_it_stands(tmp_path: Path) -> None:
     )
     found = problems(tmp_path, text)
     assert [(p.line, p.column) for p in found] == [(4, 11), (5, 12), (6, 21)]
-    assert "pointsman keys new a" in found[0].message
+    assert "pointsman keys new NAME" in found[0].message
     assert "by-mistake" not in found[0].message
     assert "'a' is the name of keys[0] already" in found[1].message
     assert "is that of keys[1] already" in found[2].message

@@ -19,7 +19,6 @@ from pointsman.cli.reload import Reloader, Result, Source
 from pointsman.control import fleet
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName
-from pointsman.core.policies import catalog
 from tests.support.engines import running_engine
 from tests.support.processes import serving
 
@@ -53,7 +52,7 @@ class Target:
 
 
 def source(file: Path) -> Source:
-    return Source(file, lambda: config_file.load(file, {}, catalog.names()))
+    return Source(file, lambda: config_file.load(file, {}))
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pointsman.control.agents import AgentListener, ListenerOptions, listener, session
@@ -392,8 +393,9 @@ async def test_an_engine_that_a_restarted_agent_has_no_more_is_looked_at_from_he
 
 async def test_an_agent_cannot_have_one_engine_twice() -> None:
     async with listening() as (cluster, agents), announced(cluster, agents) as raw:
-        await raw.send(Announce(1, 1, SPEC, FACTS))
-        assert await raw.next() == Refusal(f"{SPEC.url} is its engine 0 already", 1)
+        for url in (SPEC.url, SPEC.url.upper() + "/"):
+            await raw.send(Announce(1, 1, msgspec.structs.replace(SPEC, url=url), FACTS))
+            assert await raw.next() == Refusal(f"{SPEC.url} is its engine 0 already", 1)
 
 
 async def test_a_node_that_an_operator_removes_stays_away_until_it_is_added_again() -> None:

@@ -200,6 +200,9 @@ async def test_nodes_come_and_go(client: Client, cluster: Cluster) -> None:
         ]
         again = await send(client, "POST", "/pointsman/v1/nodes", body, 409)
         assert "n2" in again["error"]["message"]
+        body |= {"name": "n3", "url": second.url.replace("http", "HTTP") + "/"}
+        again = await send(client, "POST", "/pointsman/v1/nodes", body, 409)
+        assert again["error"]["message"] == f"{second.url} is node 'n2' already."
         await send(client, "DELETE", "/pointsman/v1/nodes/n2", None, 204)
         assert cluster.fleet.names == ["n"]
         gone = await send(client, "DELETE", "/pointsman/v1/nodes/n2", None, 404)

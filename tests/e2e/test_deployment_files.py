@@ -13,7 +13,6 @@ from pointsman.cli import config_file
 from pointsman.core.errors import EndCause, Reason
 from pointsman.core.events import IndexTrust
 from pointsman.core.health import Health
-from pointsman.core.policies import catalog
 from tests.support.cluster import Cluster, running_cluster
 from tests.tidy.documents import leads_somewhere
 from tests.tidy.source_tree import ROOT, expect_none, name_of, project_files
@@ -49,7 +48,7 @@ def panels() -> list[dict[str, Any]]:
 def test_kubernetes_is_given_a_configuration_that_can_be_used(tmp_path: Path) -> None:
     file = tmp_path / "pointsman.yaml"
     file.write_text(kubernetes()["ConfigMap"]["data"]["pointsman.yaml"])
-    config = config_file.load(file, {}, catalog.names())
+    config = config_file.load(file, {})
     spec = kubernetes()["Deployment"]["spec"]["template"]["spec"]
     assert spec["terminationGracePeriodSeconds"] > config.timeouts.drain_s
     (container,) = spec["containers"]

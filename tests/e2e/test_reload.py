@@ -16,7 +16,6 @@ import pytest
 
 from pointsman.cli import config_file, reload
 from pointsman.cli.reload import Source
-from pointsman.core.policies import catalog
 from pointsman.engines.simulated import RunningEngine
 from pointsman.gateway import key_digest
 from tests.support.cluster import Cluster, new_session, running_process
@@ -95,7 +94,7 @@ async def reloading(
         ]
         file = tmp_path / "pointsman.yaml"
         file.write_text(text_of(engines, *names, rest=rest))
-        source = Source(file, partial(config_file.load, file, {}, catalog.names()))
+        source = Source(file, partial(config_file.load, file, {}))
         process = await stack.enter_async_context(running_process(source.read(), source))
         session = await stack.enter_async_context(new_session())
         rig = Rig(file, Cluster(process, engines, session), engines)
@@ -309,7 +308,7 @@ async def test_a_configmap_that_is_swapped_is_seen(tmp_path: Path) -> None:
         publish("..1", text)
         file = tmp_path / "pointsman.yaml"
         file.symlink_to("..data/pointsman.yaml")
-        source = Source(file, partial(config_file.load, file, {}, catalog.names()))
+        source = Source(file, partial(config_file.load, file, {}))
         process = await stack.enter_async_context(running_process(source.read(), source))
         session = await stack.enter_async_context(new_session())
         rig = Rig(file, Cluster(process, [engine], session), [engine])

@@ -14,7 +14,7 @@ from pointsman.engines.adapters import (
     describe,
     refresh,
 )
-from pointsman.engines.adapters.address import rank_of, server_of, url_problem
+from pointsman.engines.adapters.address import one_spelling, rank_of, server_of, url_problem
 from pointsman.engines.adapters.event_sources import reachable, read_event_sources
 from pointsman.engines.adapters.reply import Get
 
@@ -161,6 +161,33 @@ async def test_only_a_rank_that_is_there_is_described() -> None:
 )
 def test_an_address_is_a_server_and_maybe_a_rank(url: str, server: str, rank: int | None) -> None:
     assert (url_problem(url), server_of(url), rank_of(url)) == ("", server, rank)
+
+
+@pytest.mark.parametrize(
+    ("url", "spelled"),
+    [
+        ("HTTP://GPU-1:8000/", "http://gpu-1:8000"),
+        ("http://gpu-1:80", "http://gpu-1"),
+        ("http://gpu-1:8000/#02", "http://gpu-1:8000#2"),
+        ("http://[FD00:0:0::0007]:8000", "http://[fd00::7]:8000"),
+        ("http://bücher.example", "http://xn--bcher-kva.example"),
+        ("http://gpu-1:8000/v1", "http://gpu-1:8000/v1"),  # no engine's, which is said elsewhere
+        ("http://u:P@gpu-1", "http://u:P@gpu-1"),
+        ("http://gpu-1:port", "http://gpu-1:port"),
+        ("http://[::1", "http://[::1"),
+        ("http://gpu-1#two", "http://gpu-1#two"),
+    ],
+)
+def test_an_address_has_one_spelling(url: str, spelled: str) -> None:
+    assert one_spelling(url) == spelled
+    assert one_spelling(spelled) == spelled
+
+
+@pytest.mark.parametrize(
+    "url", ["http://gpu 1:8000", "http://gpu-1\n:8000", "http://gpu-1\x00:8000"]
+)
+def test_no_host_has_blanks_in_its_name(url: str) -> None:
+    assert "names no host" in url_problem(url)
 
 
 @pytest.mark.parametrize("fragment", ["two", "-1", "1.5", "99999"])

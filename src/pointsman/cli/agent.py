@@ -19,9 +19,10 @@ from pointsman.cli.messages import fail, set_up_logging
 from pointsman.cli.shared_options import POSITIVE, engine_key
 from pointsman.cli.signals import on_signals
 from pointsman.core.events import NodeSpec
-from pointsman.core.ids import NodeName
-from pointsman.engines.adapters.address import kv_events_problem, url_problem
-from pointsman.wire.control import ENGINES_MAX, NAME_PATTERN
+from pointsman.core.ids import NAME_PATTERN, NodeName
+from pointsman.core.limits import CONCURRENCY_MAX
+from pointsman.engines.adapters.address import kv_events_problem, one_spelling, url_problem
+from pointsman.wire.control import ENGINES_MAX
 
 _DEFAULTS = AgentOptions(name="", scheduler=SchedulerAddress())
 _FRONT = FrontOptions()
@@ -89,7 +90,7 @@ in use.
 @click.option("--zone", metavar="NAME", default="", help="The engines' zone.")
 @click.option(
     "--concurrency-max",
-    type=click.IntRange(1, 100_000),
+    type=click.IntRange(1, CONCURRENCY_MAX),
     metavar="N",
     help="Requests in flight on each engine at once.  [default: 256]",
 )
@@ -248,13 +249,13 @@ def _engines(
             fail(f"--engine: {problem}")
         spec = NodeSpec(
             name=NodeName(name if len(urls) == 1 else f"{name}-{index + 1}"),
-            url=_advertised(url.rstrip("/"), given["advertise"]),
+            url=_advertised(one_spelling(url), given["advertise"]),
             pool=given["pool"],
             zone=given["zone"],
             concurrency_max=given["concurrency_max"],
         )
         yield EngineOptions(
-            url=url.rstrip("/"),
+            url=one_spelling(url),
             spec=spec,
             kv_events=given["kv_events"],
             api_key=engine_key(),
@@ -284,7 +285,7 @@ def _advertised(url: str, host: str | None) -> str:
     advertised = f"http://{literal}:{port}" if port else f"http://{literal}"
     if problem := url_problem(advertised):
         fail(f"--advertise: {problem}")
-    return advertised
+    return one_spelling(advertised)
 
 
 def _own_name() -> str:

@@ -8,7 +8,6 @@ import click
 from pointsman.cli import config_example, config_file, config_reference
 from pointsman.cli.messages import fail, reject
 from pointsman.cli.yaml_reader import Rejected
-from pointsman.core.policies import catalog
 
 
 @click.command(epilog="Exit codes: 0 ok, 2 the file cannot be used.")
@@ -16,12 +15,12 @@ from pointsman.core.policies import catalog
 def check(file: Path) -> None:
     """Check a configuration file without starting anything.
 
-    Prints ok, or each problem as FILE:LINE:COLUMN: MESSAGE. Values are compared with each other
-    once every key is known and has the right type. ${NAME} is read from the environment,
+    Prints ok, or each problem as FILE:LINE:COLUMN: MESSAGE. Bounds are compared with each other
+    once every value is usable by itself. ${NAME} is read from the environment,
     ${NAME:-VALUE} has a default, $$ is a dollar sign.
     """
     try:
-        config = config_file.load(file, os.environ, catalog.names(), opens_tokenizers=True)
+        config = config_file.load(file, os.environ, opens_tokenizers=True)
     except Rejected as rejected:
         reject(rejected.lines(file))
     engines = len(config.engines)

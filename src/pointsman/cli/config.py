@@ -5,7 +5,6 @@ docs/CONFIGURATION.md is made of them, so that they cannot differ. `config_bound
 sections that bound time, memory and failures. `config_file` reads a file into these structs.
 """
 
-import re
 from typing import Annotated, Literal
 
 import msgspec
@@ -21,11 +20,21 @@ from pointsman.cli.config_bounds import (
     Timeouts,
     WarmUp,
 )
+from pointsman.cli.config_checks import (
+    hash_problem,
+    network_problem,
+    plain_key_problem,
+    policy_problem,
+)
 from pointsman.cli.config_health import Health
+from pointsman.cli.yaml_reader import checked_by
 from pointsman.control.listed import Ranks
 from pointsman.core import limits
-from pointsman.core.limits import NODES_MAX
+from pointsman.core.ids import NAME_PATTERN
+from pointsman.core.limits import CONCURRENCY_MAX, NODES_MAX
 from pointsman.core.policies import catalog
+from pointsman.engines.adapters.address import kv_events_problem, one_spelling, url_problem
+from pointsman.engines.adapters.keys import key_problem
 
 __all__ = [
     "Admin",
@@ -53,8 +62,7 @@ MODELS_MAX = 256
 """Models with a tokenizer: each is tens of megabytes in memory."""
 
 Port = Annotated[int, Meta(ge=0, le=65_535)]
-NAME_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
-Name = Annotated[str, Meta(pattern=NAME_PATTERN.pattern)]
+Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
 
 
 class Listen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,7 +84,7 @@ class Listen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = False
     api_keys: Annotated[
-        tuple[str, ...],
+        tuple[Annotated[str, Meta(extra=checked_by(plain_key_problem))], ...],
         Meta(
             description="Keys without limits, as they are sent: 'Authorization: Bearer KEY'. To "
             'keep them out of the file, write ["${VARIABLE}"], in quotes. Keys with names, '
@@ -91,7 +99,7 @@ class Listen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     trusted_proxies: Annotated[
-        tuple[str, ...],
+        tuple[Annotated[str, Meta(extra=checked_by(network_problem))], ...],
         Meta(
             description="Addresses or networks (10.0.0.0/8) of proxies in front, whose "
             "X-Forwarded-For tells who sends a request. Without, all that come through a proxy "
@@ -141,7 +149,8 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(
             description="Its address, like http://10.0.0.7:8000, no path; http://10.0.0.7:8000#0 "
-            "is one data-parallel rank there."
+            "is one data-parallel rank there.",
+            extra=checked_by(url_problem),
         ),
     ]
     name: Annotated[
@@ -160,7 +169,7 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         dict[str, str], Meta(description="Labels that a request may require, name: value.")
     ] = {}
     concurrency_max: Annotated[
-        Annotated[int, Meta(ge=1, le=100_000)] | None,
+        Annotated[int, Meta(ge=1, le=CONCURRENCY_MAX)] | None,
         Meta(
             description="Requests in flight there at once. Default: 256, vLLM's max_num_seqs. "
             "Higher only moves the queue into the engine, where nothing can re-order it."
@@ -171,7 +180,8 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             description="Where it publishes KV-cache events: auto asks the engine, off trusts "
             "our own routing history, tcp://HOST:PORT names it. Exact knowledge of the cache "
-            "costs some CPU for each block the engine stores."
+            "costs some CPU for each block the engine stores.",
+            extra=checked_by(kv_events_problem),
         ),
     ] = "auto"
     api_key: Annotated[
@@ -179,7 +189,8 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             description="The key that it asks for (vLLM's --api-key), if any: in requests, probes "
             "and warm-ups, in the place of what clients sent. To keep it out of the file, write "
-            '"${VARIABLE}", in quotes.'
+            '"${VARIABLE}", in quotes.',
+            extra=checked_by(key_problem),
         ),
     ] = ""
     ranks: Annotated[
@@ -190,6 +201,9 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "the server as one, whose cache is known by history only."
         ),
     ] = "auto"
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "url", one_spelling(self.url))
 
 
 Positive = Annotated[int, Meta(ge=1, le=1_000_000_000)]
@@ -202,7 +216,10 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[Name, Meta(description="Whose it is; the tenant of its requests.")]
     hash: Annotated[
         str,
-        Meta(description="What `pointsman keys new NAME` prints beside the key: sha256:…"),
+        Meta(
+            description="What `pointsman keys new NAME` prints beside the key: sha256:…",
+            extra=checked_by(hash_problem),
+        ),
     ]
     models: Annotated[
         tuple[str, ...], Meta(description="Models it may use, and see. Default: all.")
@@ -325,7 +342,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(
             description="How a node is chosen; `pointsman serve --help` lists the names. "
-            "Can be changed while running: PUT /pointsman/v1/policy."
+            "Can be changed while running: PUT /pointsman/v1/policy.",
+            extra=checked_by(policy_problem),
         ),
     ] = catalog.DEFAULT
     engines: Annotated[

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import inspect
 
 from pointsman.cli.config import Config
-from pointsman.cli.config_file import HASH_PREFIX
+from pointsman.cli.config_checks import HASH_PREFIX
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 

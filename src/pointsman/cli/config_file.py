@@ -1,29 +1,22 @@
 """A configuration file, read and checked as a whole."""
 
 import ipaddress
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pointsman.cli.config import Config, Engine, Key
 from pointsman.cli.control_address import UnusableControl, control_address, read_secret
-from pointsman.cli.messages import unknown_name
 from pointsman.cli.tokenizers import model_problems
 from pointsman.cli.yaml_reader import Document, Problem, Rejected, read, read_text
-from pointsman.engines.adapters.address import kv_events_problem, server_of, url_problem
-from pointsman.engines.adapters.keys import key_problem
+from pointsman.engines.adapters.address import server_of
 
 COMMENTS_S_MIN = 0.25
 """How exactly the gateway waits."""
-
-HASH_PREFIX = "sha256:"
-_HASH = re.compile(HASH_PREFIX + "[0-9a-fA-F]{64}")
 
 
 def load(
     path: Path,
     environment: Mapping[str, str],
-    policies: Sequence[str],
     *,
     needs_engines: bool = True,
     stands_alone: bool = True,
@@ -35,8 +28,8 @@ def load(
     `opens_tokenizers` reads tokenizers as a whole, which takes a second each.
     """
     text = read_text(path, if_missing="no such file; `pointsman init` writes one")
-    config, document = read(text, Config, environment)
-    problems = list(_inconsistencies(config, document, policies, needs_engines))
+    config, document = read(text, Config, environment, further=_duplicates)
+    problems = list(_inconsistencies(config, document, needs_engines))
     for where, problem in model_problems(config.models, opens=opens_tokenizers):
         problems.append(Problem(*document.nearest(*where), problem))
     if stands_alone and (problem := openness_problem(config)):
@@ -46,38 +39,20 @@ def load(
     return config
 
 
-def _inconsistencies(
-    config: Config, document: Document, policies: Sequence[str], needs_engines: bool
-) -> Iterator[Problem]:
+def _duplicates(config: Config, document: Document) -> Iterator[Problem]:
+    for path, problem in (*duplicates(config.engines), *_duplicate_keys(config.keys)):
+        yield Problem(*document.nearest(*path), problem)
+
+
+def _inconsistencies(config: Config, document: Document, needs_engines: bool) -> Iterator[Problem]:
     """Problems that no field shows alone."""
     at = document.nearest
-    if policies and config.policy not in policies:
-        yield Problem(*at("policy"), f"policy: {unknown_name(config.policy, policies)}")
     if config.listen.port == config.admin.port != 0:
         yield Problem(*at("admin", "port"), f"admin.port: {config.admin.port} is listen.port too")
     if needs_engines and ("engines",) not in document.positions:
         yield Problem(1, 1, "no engines: list them under 'engines:' ('engines: []' means none yet)")
-    for path, problem in (*_contradictions(config), *duplicates(config.engines)):
+    for path, problem in _contradictions(config):
         yield Problem(*at(*path), problem)
-    for path, problem in key_problems(config.keys):
-        yield Problem(*at(*path), problem)
-    for index, plain in enumerate(config.listen.api_keys):
-        if not plain.strip():
-            name = f"listen.api_keys[{index}]"
-            yield Problem(*at("listen", "api_keys", index), f"{name} is empty: nobody sends that")
-    for index, proxy in enumerate(config.listen.trusted_proxies):
-        if not is_network(proxy):
-            text = f"listen.trusted_proxies[{index}]: '{proxy}' is no address, nor a network"
-            yield Problem(*at("listen", "trusted_proxies", index), text)
-    for index, engine in enumerate(config.engines):
-        if problem := url_problem(engine.url):
-            yield Problem(*at("engines", index, "url"), f"engines[{index}].url: {problem}")
-        if problem := key_problem(engine.api_key):
-            yield Problem(*at("engines", index, "api_key"), f"engines[{index}].api_key: {problem}")
-        if problem := kv_events_problem(engine.kv_events):
-            yield Problem(
-                *at("engines", index, "kv_events"), f"engines[{index}].kv_events: {problem}"
-            )
 
 
 def _contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -106,7 +81,7 @@ def duplicates(engines: Sequence[Engine]) -> Iterator[tuple[tuple[str | int, ...
     seen_names: dict[str, int] = {}
     seen_keys: dict[str, str] = {}
     for index, engine in enumerate(engines):
-        if (first := seen_urls.setdefault(engine.url.rstrip("/"), index)) != index:
+        if (first := seen_urls.setdefault(engine.url, index)) != index:
             text = f"engines[{index}].url: {engine.url} is engines[{first}] already"
             yield ("engines", index, "url"), text
         server, key = server_of(engine.url), engine.api_key
@@ -157,24 +132,12 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def is_network(text: str) -> bool:
-    """Whether it is an address, or a network like 10.0.0.0/8."""
-    try:
-        ipaddress.ip_network(text)
-    except ValueError:
-        return False
-    return True
-
-
-def key_problems(keys: Sequence[Key]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Where a key has no hash, or the name or hash of one before it, and the sentence for it."""
+def _duplicate_keys(keys: Sequence[Key]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Where a key has the name or hash of one before it, and the sentence for it."""
     seen_names: dict[str, int] = {}
     seen_hashes: dict[str, int] = {}
     for index, key in enumerate(keys):
-        if not _HASH.fullmatch(key.hash):  # it may be a key, so it is not shown
-            text = f"keys[{index}].hash is no hash; `pointsman keys new {key.name}` prints one"
-            yield ("keys", index, "hash"), text
-        elif (first := seen_hashes.setdefault(key.hash.lower(), index)) != index:
+        if (first := seen_hashes.setdefault(key.hash.lower(), index)) != index:
             yield ("keys", index, "hash"), f"keys[{index}].hash is that of keys[{first}] already"
         if (first := seen_names.setdefault(key.name, index)) != index:
             text = f"keys[{index}].name: '{key.name}' is the name of keys[{first}] already"

@@ -27,7 +27,6 @@ from pointsman.control.doctor import (
     examine,
     worst_first,
 )
-from pointsman.core.policies import catalog
 from pointsman.engines.adapters import EngineKeys
 from pointsman.engines.adapters.address import url_problem
 from pointsman.engines.tokenizer import ModelTokenizer, Pieces, Unusable
@@ -99,9 +98,7 @@ def _configured(file: Path | None, urls: tuple[str, ...], model: str | None) -> 
     config = Config()
     if file is not None:
         try:
-            config = config_file.load(
-                file, os.environ, catalog.names(), needs_engines=not urls, stands_alone=False
-            )
+            config = config_file.load(file, os.environ, needs_engines=not urls, stands_alone=False)
         except Rejected as rejected:
             reject(rejected.lines(file))
     for url in urls:
@@ -118,7 +115,7 @@ def _configured(file: Path | None, urls: tuple[str, ...], model: str | None) -> 
 def _target(engine: Engine, index: int, config: Config) -> Target:
     return Target(
         name=engine_name(engine, index),
-        url=engine.url.rstrip("/"),
+        url=engine.url,
         models=engine.models,
         kv_events=engine.kv_events,
         ranks=engine.ranks,

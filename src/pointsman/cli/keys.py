@@ -1,12 +1,13 @@
 """`pointsman keys`: make an API key, or the hash of one that exists."""
 
+import re
 import secrets
 import sys
 
 import click
 
-from pointsman.cli.config import NAME_PATTERN
-from pointsman.cli.config_file import HASH_PREFIX
+from pointsman.cli.config_checks import HASH_PREFIX
+from pointsman.core.ids import NAME_PATTERN
 from pointsman.gateway import key_digest
 
 KEY_BYTES = 32
@@ -63,7 +64,7 @@ def _asked_for() -> str:
 
 
 def _check(name: str) -> None:
-    if not NAME_PATTERN.fullmatch(name):
+    if not re.fullmatch(NAME_PATTERN, name):
         raise click.UsageError(f"'{name}' is no name: letters, digits, '.', '_', '-'; 63 at most.")
 
 

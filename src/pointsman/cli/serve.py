@@ -140,9 +140,7 @@ def _configured(
     """The file, and what the command line says beside it or instead. Raises Rejected."""
     config = Config()
     if file is not None:
-        config = config_file.load(
-            file, os.environ, catalog.names(), needs_engines=not engines, stands_alone=False
-        )
+        config = config_file.load(file, os.environ, needs_engines=not engines, stands_alone=False)
     config = msgspec.structs.replace(
         _with_options(config, options),
         engines=(*config.engines, *engines),

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 import msgspec
 
 from pointsman.cli.config import Config, Engine, Key
-from pointsman.cli.config_file import HASH_PREFIX, engine_name
+from pointsman.cli.config_checks import HASH_PREFIX
+from pointsman.cli.config_file import engine_name
 from pointsman.cli.control_address import control_address, read_secret
 from pointsman.collectors.cadence import Cadence
 from pointsman.control.agents import ListenerOptions
@@ -162,7 +163,7 @@ def engine_keys(engines: Iterable[Engine]) -> dict[str, str]:
 def node_spec(engine: Engine, index: int) -> NodeSpec:
     return NodeSpec(
         name=NodeName(engine_name(engine, index)),
-        url=engine.url.rstrip("/"),
+        url=engine.url,
         models=tuple(map(ModelName, engine.models)),
         pool=engine.pool,
         zone=engine.zone,

@@ -2,12 +2,12 @@
 
 `read` walks the parsed nodes beside the struct's type: an unknown key, a duplicate, a value
 of the wrong kind or an unset ${VARIABLE} becomes a `Problem` where it stands, and all of
-them are reported at once. Leaves and their bounds are checked by msgspec.
+them are reported at once. A leaf is held to its type's bounds, and to what `checked_by` says.
 """
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -49,6 +49,18 @@ class Document(NamedTuple):
         return self.positions.get(path, Position(1, 1))
 
 
+Check = Callable[[str], str]
+"""A text -> what is wrong with it; empty if nothing is."""
+
+
+def checked_by(check: Check) -> dict[str, object]:
+    """The `extra` of a text's Meta that has it checked where it is read."""
+    return {_CHECK: check}
+
+
+_CHECK = "check"
+
+
 class Rejected(Exception):  # noqa: N818 - it is an outcome, not a fault of ours
     """The file cannot be used; `problems` says why, in the file's order."""
 
@@ -72,17 +84,30 @@ def read_text(path: Path, *, if_missing: str = "") -> str:
         raise Rejected([Problem(1, 1, f"is not UTF-8: {error.reason}")]) from None
 
 
-def read(text: str, into: type[T], environment: Mapping[str, str]) -> tuple[T, Document]:
-    """The struct that `text` describes. Raises Rejected."""
+def read(
+    text: str,
+    into: type[T],
+    environment: Mapping[str, str],
+    *,
+    further: Callable[[T, Document], Iterable[Problem]] = lambda *_: (),
+) -> tuple[T, Document]:
+    """The struct that `text` describes. Raises Rejected.
+
+    `further` problems are looked for although something is wrong elsewhere, unless that leaves no
+    struct at all.
+    """
     root = _compose(text)
     reader = _Reader(environment)
     value = reader.convert(root, inspect.type_info(into), ()) if root is not None else {}
-    if reader.problems:
-        raise Rejected(reader.problems)
+    document = Document(value, reader.positions)
     try:
-        return msgspec.convert(value, into), Document(value, reader.positions)
-    except msgspec.ValidationError as error:  # what only the whole can show
-        raise Rejected([_placed(str(error), reader.positions)]) from None
+        found = msgspec.convert(value, into)
+    except msgspec.ValidationError as error:  # what only the whole can show, if nothing else
+        problems = reader.problems or [_placed(str(error), reader.positions)]
+        raise Rejected(problems) from None
+    if problems := [*reader.problems, *further(found, document)]:
+        raise Rejected(problems)
+    return found, document
 
 
 def _placed(error: str, positions: Mapping[tuple[str | int, ...], Position]) -> Problem:
@@ -127,7 +152,7 @@ class _Reader:
     def convert(self, node: yaml.Node, kind: inspect.Type, path: _Path) -> object:
         """The plain value of `node`, which is to be of `kind`; None after a problem."""
         self.positions[path] = Position(node.start_mark.line + 1, node.start_mark.column + 1)
-        kind = _bare(kind, node)
+        check, kind = _check_of(kind), _bare(kind, node)
         match kind:
             case inspect.StructType():
                 return self._struct(node, kind, path)
@@ -136,7 +161,7 @@ class _Reader:
             case inspect.VarTupleType():
                 return self._list(node, kind, path)
             case _:
-                return self._leaf(node, kind, path)
+                return self._leaf(node, kind, path, check)
 
     def _struct(self, node: yaml.Node, kind: inspect.StructType, path: _Path) -> object:
         fields = {field.encode_name: field for field in kind.fields}
@@ -185,7 +210,7 @@ class _Reader:
             for index, child in enumerate(node.value)
         ]
 
-    def _leaf(self, node: yaml.Node, kind: inspect.Type, path: _Path) -> object:
+    def _leaf(self, node: yaml.Node, kind: inspect.Type, path: _Path, check: Check) -> object:
         if not isinstance(node, yaml.ScalarNode):
             self._complain(node, f"{_name(path)} is to be a single value")
             return None
@@ -195,7 +220,7 @@ class _Reader:
             )
             return None
         value = self._scalar(node, kind)
-        if problem := _violation(value, kind):
+        if problem := _violation(value, kind) or check(str(value)):
             self._complain(node, f"{_name(path)}: {problem}")
         return value
 
@@ -242,6 +267,17 @@ def _bare(kind: inspect.Type, node: yaml.Node) -> inspect.Type:
         fitting = [each for each in rest if isinstance(each, inspect.StructType) is structs]
         return _bare((fitting or rest)[0], node) if len(fitting or rest) == 1 else kind
     return kind
+
+
+def _check_of(kind: inspect.Type) -> Check:
+    """What a text of that kind is checked by."""
+    extra = kind.extra if isinstance(kind, inspect.Metadata) else None
+    check: Check = (extra or {}).get(_CHECK, _nothing_wrong)
+    return check
+
+
+def _nothing_wrong(_: str) -> str:
+    return ""
 
 
 def _is_text(text: str, tag: str, kind: inspect.Type) -> bool:

@@ -11,9 +11,11 @@ from pointsman.control.listed import Ranks
 from pointsman.core.calibration import Speeds
 from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals, NodeSpec
 from pointsman.core.health import Cause, Health
-from pointsman.core.ids import ModelName, NodeName
+from pointsman.core.ids import NAME_PATTERN, ModelName, NodeName
+from pointsman.core.limits import CONCURRENCY_MAX
 from pointsman.core.stats import Stats
 from pointsman.core.views import AdmissionView, HotPrefixView, NodeView
+from pointsman.engines.adapters.address import one_spelling
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,13 +172,13 @@ class Feedback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class NewNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """POST /pointsman/v1/nodes."""
 
-    name: Annotated[NodeName, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+    name: Annotated[NodeName, Meta(pattern=NAME_PATTERN)]
     url: str
     models: tuple[ModelName, ...] = ()
     pool: str = "default"
     zone: str = ""
     labels: dict[str, str] = {}
-    concurrency_max: Annotated[int, Meta(ge=1)] | None = None
+    concurrency_max: Annotated[int, Meta(ge=1, le=CONCURRENCY_MAX)] | None = None
     kv_events: str = "auto"
     api_key: str = ""
     ranks: Ranks = "auto"
@@ -184,7 +186,7 @@ class NewNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def spec(self) -> NodeSpec:
         return NodeSpec(
             name=self.name,
-            url=self.url.rstrip("/"),
+            url=one_spelling(self.url),
             models=self.models,
             pool=self.pool,
             zone=self.zone,

@@ -8,6 +8,10 @@ RequestId = NewType("RequestId", str)
 NodeName = NewType("NodeName", str)
 """What an operator calls an engine. Stable over restarts; an incarnation is a `NodeId`."""
 
+NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z"
+"""What an engine, an agent or a key may be called: names stand in headers, labels and logs, where
+a line's end would begin another."""
+
 NodeId = NewType("NodeId", int)
 """One incarnation of a node. Counts up and is never used again, so that a late message
 about an engine that restarted cannot be booked on its successor."""

@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from pointsman.core.block_set import BUCKETS
 from pointsman.core.events import IndexTrust, NodeFacts, NodeSignals, NodeSpec
-from pointsman.core.ids import HASH_BITS, BlockHash
+from pointsman.core.ids import HASH_BITS, NAME_PATTERN, BlockHash
 
 VERSION: Final = 1
 
@@ -37,8 +37,6 @@ ENGINES_MAX: Final = 64
 
 _LENGTH_BYTES: Final = 4
 _HASH_BYTES: Final = 8
-
-NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z"
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
 Text = Annotated[str, Meta(max_length=500)]

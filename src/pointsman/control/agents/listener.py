@@ -7,16 +7,17 @@ import re
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from pointsman.control.agents.attended import AttendedEngine
 from pointsman.control.agents.session import AgentSession
 from pointsman.control.fleet import Fleet, NodeRefused
 from pointsman.control.service import SchedulerService
 from pointsman.core.events import NodeFacts
-from pointsman.core.ids import NodeName
-from pointsman.core.limits import NODES_MAX
-from pointsman.engines.adapters.address import url_problem
-from pointsman.wire.control import NAME_PATTERN, Announce, Farewell
+from pointsman.core.ids import NAME_PATTERN, NodeName
+from pointsman.core.limits import CONCURRENCY_MAX, NODES_MAX
+from pointsman.engines.adapters.address import one_spelling, url_problem
+from pointsman.wire.control import Announce, Farewell
 
 SESSIONS_MAX = NODES_MAX
 """Connections at once, greeted or not. Beyond them who has kept us waiting for a greeting for
@@ -140,6 +141,7 @@ class AgentListener:
         log.info("agent %s is connected", session.agent)
 
     def announced(self, session: AgentSession, frame: Announce) -> str:
+        frame = replace(frame, spec=replace(frame.spec, url=one_spelling(frame.spec.url)))
         engine = session.engines.get(frame.engine)
         if engine is None:
             problem = _problem(frame) or _namesake(frame, session)
@@ -218,11 +220,11 @@ def _problem(frame: Announce) -> str:
     spec = frame.spec
     if not re.fullmatch(NAME_PATTERN, spec.name):
         return f"{spec.name[:80]!r} is no name for an engine: letters, digits and ._- are"
-    if not spec.url.isascii() or re.search(r"\s", spec.url):
+    if not spec.url.isascii():
         return f"{spec.url[:80]!r} is no URL"
     if problem := url_problem(spec.url):
         return problem
-    if spec.concurrency_max is not None and spec.concurrency_max < 1:
+    if spec.concurrency_max is not None and not 1 <= spec.concurrency_max <= CONCURRENCY_MAX:
         return f"{spec.concurrency_max} requests at once are none"
     return _facts_problem(frame.facts) if frame.facts is not None else ""
 

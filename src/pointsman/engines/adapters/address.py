@@ -6,12 +6,46 @@ uses a URL, so nothing else can be meant by it. A request says in a header which
 """
 
 import re
+from functools import lru_cache
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, urldefrag, urlsplit
 
+PORT_DEFAULT: Final = 80
+
 RANK_HEADER: Final = "X-data-parallel-rank"
 """Of vLLM. A rank that does not exist is answered with 400."""
+
+
+def one_spelling(url: str) -> str:
+    """The address as it is written everywhere here, so that equal ones are equal: small letters,
+    a short IPv6 address, no port that is the default, no slash at the end, and a rank without
+    leading zeros. What is no URL stays as it is."""
+    try:
+        parts, rank = urlsplit(url), rank_of(url)
+        host, port = one_host_spelling(parts.hostname or ""), parts.port
+    except ValueError:
+        return url
+    user, at, _ = parts.netloc.rpartition("@")  # which `url_problem` refuses
+    netloc = user + at + (f"[{host}]" if ":" in host else host)
+    netloc += "" if port in (None, PORT_DEFAULT) else f":{port}"
+    fragment = "" if rank is None else str(rank)
+    return parts._replace(netloc=netloc, path=parts.path.rstrip("/"), fragment=fragment).geturl()
+
+
+@lru_cache(maxsize=1_024)
+def one_host_spelling(host: str) -> str:
+    """Of the several that an IPv6 address has, or a name beyond ASCII: configurations, gateway and
+    aiohttp write them in different ways."""
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return host.encode("idna").decode()
+    except UnicodeError:
+        return host
 
 
 def server_of(url: str) -> str:
@@ -49,8 +83,8 @@ def url_problem(url: str) -> str:
 
 def _place_problem(url: str, parts: SplitResult, port: int | None) -> str:
     """What is wrong with what follows the scheme."""
-    if not parts.hostname:
-        return f"'{url}' names no host"
+    if not parts.hostname or re.search(r"[\s\x00-\x20\x7f]", url):
+        return f"{url!r} names no host"
     if parts.username is not None:
         return f"'{parts.hostname}': no user or password belongs here"
     if parts.fragment and not re.fullmatch("[0-9]{1,4}", parts.fragment):

@@ -6,12 +6,12 @@ nowhere: no log, state, decision, metric or error has one.
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
-from ipaddress import ip_address
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
+
+from pointsman.engines.adapters.address import PORT_DEFAULT, one_host_spelling
 
 _Server = tuple[str, int]
 
@@ -40,7 +40,7 @@ class EngineKeys:
 
     def authorization(self, host: str, port: int) -> str:
         """What the header says there; empty without a key."""
-        server = _one_spelling(host), port
+        server = one_host_spelling(host), port
         return self._values.get(server) or self._added.get(server, "")
 
     async def authorize(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
@@ -57,19 +57,5 @@ def key_problem(key: str) -> str:
 
 def _server(url: str) -> _Server:
     parts = urlsplit(url)
-    host = _one_spelling(parts.hostname or "")
-    return host, parts.port or (443 if parts.scheme == "https" else 80)
-
-
-@lru_cache(maxsize=1_024)
-def _one_spelling(host: str) -> str:
-    """Of the several that an IPv6 address has, or a name beyond ASCII: configurations, gateway and
-    aiohttp write them in different ways."""
-    try:
-        return str(ip_address(host))
-    except ValueError:
-        pass
-    try:
-        return host.encode("idna").decode()
-    except UnicodeError:
-        return host
+    host = one_host_spelling(parts.hostname or "")
+    return host, parts.port or (443 if parts.scheme == "https" else PORT_DEFAULT)
