@@ -11,6 +11,7 @@ from pointsman.core.errors import Reason
 from pointsman.engines.adapters import EngineKeys
 from pointsman.gateway import ExchangeRecord, Gateway, GatewayOptions
 from pointsman.gateway.observer import ReplayResult
+from pointsman.gateway.samples import Samples
 from pointsman.ports import PromptTokenizer
 from tests.support.placer import ScriptedPlacer
 from tests.support.upstreams import Behaviour, Client, Engine, Received, engine
@@ -105,6 +106,7 @@ async def rig(
     options: GatewayOptions | None = None,
     urls: tuple[str, ...] = (),
     tokenizer: PromptTokenizer | None = None,
+    samples: Samples | None = None,
     engine_keys: EngineKeys | None = None,
 ) -> AsyncIterator[Rig]:
     """A gateway in front of one engine for each behaviour, and of `urls`."""
@@ -112,8 +114,8 @@ async def rig(
     async with asyncio.timeout(TEST_S_MAX), _engines(behaviours) as engines:
         placer = ScriptedPlacer([*(running.url for running in engines), *urls])
         records = Records()
-        options = options or GatewayOptions(sweep_s=0.02)
-        gateway = Gateway(placer, options, records, tokenizer, engine_keys=engine_keys)
+        options = options or GatewayOptions(sweep_s=0.02, warm_up_prefixes=4)
+        gateway = Gateway(placer, options, records, tokenizer, samples, engine_keys=engine_keys)
         await gateway.start("127.0.0.1", 0)
         made = Rig(gateway, placer, records)
         made.engines = engines

@@ -6,12 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from pointsman.core.blocks import Prompt
-from pointsman.core.ids import NodeId
 from pointsman.engines.adapters import EngineKeys
 from pointsman.gateway.observer import ReplayResult
 from pointsman.gateway.options import GatewayOptions
 from tests.gateway.conftest import rig
-from tests.gateway.test_samples import HOT, kept
+from tests.gateway.test_samples import HOT, effect, kept
 from tests.support.upstreams import Behaviour, Served, answer_ok, closed_url, post
 
 KEY = "engines-own"
@@ -105,10 +104,9 @@ async def test_a_warm_up_has_the_key_and_a_refusal_is_seen(
     told: list[Prompt | None] = []
     keys = EngineKeys()
     with caplog.at_level(logging.WARNING):
-        async with rig(guarded(KEY), engine_keys=keys) as it:
+        async with rig(guarded(KEY), samples=kept(), engine_keys=keys) as it:
             keys.hold({it.engine.url: key})
-            it.gateway._replays._samples = kept()
-            it.gateway.warm_up(NodeId(1), it.engine.url, (HOT,), 5.0, told.append)
+            it.gateway.warm_up(effect(it.engine.url, (HOT,), within_s=5.0), told.append)
             await it.until(lambda: None in told)
             assert it.records.replays == [result]
     assert len(told) == (2 if result is ReplayResult.COMPUTED else 1)
@@ -129,8 +127,7 @@ async def test_replays_that_are_not_answered_are_told_apart(
     url: Callable[[str], str], result: ReplayResult
 ) -> None:
     told: list[Prompt | None] = []
-    async with rig(silent) as it:
-        it.gateway._replays._samples = kept()
-        it.gateway.warm_up(NodeId(1), url(it.engine.url), (HOT,), 0.1, told.append)
+    async with rig(silent, samples=kept()) as it:
+        it.gateway.warm_up(effect(url(it.engine.url), (HOT,), within_s=0.1), told.append)
         await it.until(lambda: bool(told))
         assert it.records.replays == [result]

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.core.blocks import Prompt
-from pointsman.core.ids import BlockHash, ModelName, NodeId, RequestId
+from pointsman.core.events import WarmUp
+from pointsman.core.ids import BlockHash, ModelName, NodeId, NodeName, RequestId
 from pointsman.core.request import Request
 from pointsman.core.scheme import TEXT_SCHEME, Namespace, Scheme, Unit
 from pointsman.gateway.replays import shortened
@@ -139,16 +140,19 @@ def kept() -> Samples:
     return offers.samples
 
 
+def effect(url: str, blocks: tuple[BlockHash, ...], *, within_s: float) -> WarmUp:
+    return WarmUp(NodeName("n"), NodeId(1), url, blocks, within_s)
+
+
 async def silent(served: Served) -> None:
     await served.until_closed()
 
 
 async def test_kept_requests_are_replayed_and_each_end_is_told_once() -> None:
     told: list[Prompt | None] = []
-    async with rig(answer_ok) as it:
-        it.gateway._replays._samples = kept()
+    async with rig(answer_ok, samples=kept()) as it:
         cold = BlockHash(1)
-        it.gateway.warm_up(NodeId(1), it.engine.url, (cold, HOT), 5.0, told.append)
+        it.gateway.warm_up(effect(it.engine.url, (cold, HOT), within_s=5.0), told.append)
         await it.until(lambda: None in told)
         (served,) = it.engine.served
         assert json.loads(served.body) == {"model": "m", "prompt": "p", "max_tokens": 1, "n": 1}
@@ -160,19 +164,17 @@ async def test_kept_requests_are_replayed_and_each_end_is_told_once() -> None:
 @pytest.mark.parametrize("answers", [False, True])
 async def test_an_engine_that_cannot_be_warmed_up_is_given_up(answers: bool) -> None:
     told: list[Prompt | None] = []
-    async with rig(silent) as it:
-        it.gateway._replays._samples = kept()
+    async with rig(silent, samples=kept()) as it:
         url = it.engine.url if answers else closed_url()
-        it.gateway.warm_up(NodeId(1), url, (HOT,), 0.1, told.append)
+        it.gateway.warm_up(effect(url, (HOT,), within_s=0.1), told.append)
         await it.until(lambda: bool(told))
         assert told == [None]
 
 
 async def test_a_gateway_that_stops_ends_its_replays() -> None:
     told: list[Prompt | None] = []
-    async with rig(silent) as it:
-        it.gateway._replays._samples = kept()
-        it.gateway.warm_up(NodeId(1), it.engine.url, (HOT,), 600.0, told.append)
+    async with rig(silent, samples=kept()) as it:
+        it.gateway.warm_up(effect(it.engine.url, (HOT,), within_s=600.0), told.append)
         await it.until(lambda: bool(it.engine.served))
-        await it.gateway._replays.close()
-        await it.until(lambda: told == [None])
+        await it.gateway.stop()
+        assert told == [None]

@@ -30,8 +30,7 @@ class WarmUpByReplay(NodeWatcher):
         self._service = service
 
     def cold(self, effect: WarmUp) -> None:
-        computed = partial(self._computed, effect.node_id)
-        self._gateway.warm_up(effect.node_id, effect.url, effect.blocks, effect.within_s, computed)
+        self._gateway.warm_up(effect, partial(self._computed, effect.node_id))
 
     def _computed(self, node_id: NodeId, prompt: Prompt | None) -> None:
         self._service.submit(NodeWarmed(node_id, prompt))

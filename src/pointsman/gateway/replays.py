@@ -6,14 +6,15 @@ Over the gateway's own connections, one after the other, the hottest prefix firs
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
 
 from pointsman.core.blocks import Prompt
-from pointsman.core.ids import BlockHash, NodeId
+from pointsman.core.events import WarmUp
+from pointsman.core.ids import NodeId
 from pointsman.gateway.observer import ReplayResult
 from pointsman.gateway.pools import Dial, Pools
 from pointsman.gateway.samples import Sample, Samples
@@ -46,22 +47,14 @@ class Replays:
         self._replayed = replayed
         self._tasks: dict[NodeId, asyncio.Task[None]] = {}
 
-    def begin(
-        self,
-        node_id: NodeId,
-        url: str,
-        blocks: Sequence[BlockHash],
-        within_s: float,
-        computed: Computed,
-    ) -> None:
-        """Replay what is kept for `blocks` to a node; `computed` hears None exactly once."""
-        if node_id in self._tasks:
+    def begin(self, effect: WarmUp, computed: Computed) -> None:
+        """Replay what is kept of its blocks; `computed` hears None exactly once."""
+        if effect.node_id in self._tasks:
             computed(None)
             return
-        warming = self._warm(node_id, url, blocks, within_s, computed)
-        task = asyncio.get_running_loop().create_task(warming)
-        self._tasks[node_id] = task
-        task.add_done_callback(lambda _: self._ended(node_id, computed))
+        task = asyncio.get_running_loop().create_task(self._warm(effect, computed))
+        self._tasks[effect.node_id] = task
+        task.add_done_callback(lambda _: self._ended(effect.node_id, computed))
 
     def _ended(self, node_id: NodeId, computed: Computed) -> None:
         task = self._tasks.pop(node_id)
@@ -69,19 +62,12 @@ class Replays:
             log.error("a warm-up failed", exc_info=error)
         computed(None)
 
-    async def _warm(
-        self,
-        node_id: NodeId,
-        url: str,
-        blocks: Sequence[BlockHash],
-        within_s: float,
-        computed: Computed,
-    ) -> None:
-        pool = self._pools.node(node_id, url)
+    async def _warm(self, effect: WarmUp, computed: Computed) -> None:
+        pool = self._pools.node(effect.node_id, effect.url)
         refusals: list[int] = []
         try:
-            async with asyncio.timeout(within_s):
-                for sample in filter(None, map(self._samples.get, blocks)):
+            async with asyncio.timeout(effect.within_s):
+                for sample in filter(None, map(self._samples.get, effect.blocks)):
                     status = await self._replay(pool, sample)
                     self._replayed(_result(status))
                     if status == HTTPStatus.OK:
@@ -90,11 +76,11 @@ class Replays:
                         refusals.append(status)
         except TimeoutError:
             self._replayed(ReplayResult.LATE)
-            log.warning("the warm-up of %s was not done within %g s", url, within_s)
+            log.warning("the warm-up of %s was not done within %g s", effect.url, effect.within_s)
         if refusals:
             text = "%s refused %d of the requests that were to warm it up, the last with %d%s"
             hint = ": give its key, engines[].api_key" if refusals[-1] == _UNAUTHORIZED else ""
-            log.warning(text, url, len(refusals), refusals[-1], hint)
+            log.warning(text, effect.url, len(refusals), refusals[-1], hint)
 
     async def _replay(self, pool: NodePool, sample: Sample) -> int:
         """The status that is answered; 0 if there is no answer."""

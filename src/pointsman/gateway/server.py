@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import resource
-from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
 
 from pointsman.core.errors import Reason
-from pointsman.core.ids import BlockHash, NodeId
+from pointsman.core.events import WarmUp
+from pointsman.core.ids import NodeId
 from pointsman.engines.adapters import EngineKeys
 from pointsman.gateway.connection import ClientConnection
 from pointsman.gateway.keys import KeyState
@@ -116,17 +116,10 @@ class Gateway:
         """An incarnation has ended: close its idle connections."""
         self._shared.pools.forget(node_id)
 
-    def warm_up(
-        self,
-        node_id: NodeId,
-        url: str,
-        blocks: Sequence[BlockHash],
-        within_s: float,
-        computed: Computed,
-    ) -> None:
-        """Replay requests that begin with the prefixes which end with `blocks` to a node, as far
-        as any are kept. `computed` hears of each prompt, and None when it is over."""
-        self._replays.begin(node_id, url, blocks, within_s, computed)
+    def warm_up(self, effect: WarmUp, computed: Computed) -> None:
+        """Replay requests that begin with the prefixes which end with its blocks, as far as any
+        are kept. `computed` hears of each prompt, and None when it is over."""
+        self._replays.begin(effect, computed)
 
     async def drain(self) -> int:
         """Take no more requests and let those under way finish, for up to `drain_s`.
