@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import socket
 import sys
 import tempfile
 import time
@@ -43,6 +42,7 @@ from pointsman.core.events import (
 from pointsman.core.ids import HASH_BITS, BlockHash, ModelName, NodeId, NodeName
 from pointsman.telemetry.collector_metrics import CollectorMetrics
 from pointsman.wire.control import AgentFrame, Heartbeat, encode
+from tests.support.ports import free_ports
 
 BAR_PERCENT = 5.0
 HEARTBEAT_S = 0.5
@@ -256,15 +256,6 @@ async def serving() -> AsyncIterator[Serving]:
         finally:
             process.terminate()
             await process.wait()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, for now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [
-            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
-        ]
-        return [one.getsockname()[1] for one in sockets]
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ from pathlib import Path
 from random import Random
 
 from pointsman.report.run import Run, decode_runs
-from tests.support.live_engines import LiveEngine, free_ports, make_model, vllm_servers
+from tests.support.live_engines import LiveEngine, make_model, vllm_servers
+from tests.support.ports import free_ports
 
 HIDDEN, LAYERS = 768, 8
 SHARED_BLOCKS, OWN_BLOCKS = 5, 1

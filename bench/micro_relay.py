@@ -20,9 +20,10 @@ import uvloop
 from bench.peers.client import load
 from bench.peers.cpu import cpu_s, resident_bytes
 from bench.peers.engines import EVENTS_AT_END, MODEL
-from bench.peers.gateways import free_ports, mock_engines
+from bench.peers.gateways import mock_engines
 from pointsman.gateway import Gateway, GatewayOptions
 from tests.support.placer import turn_placer
+from tests.support.ports import free_ports
 
 CHUNKS = 100
 INTERVAL_S = 0.002

@@ -14,7 +14,8 @@ from typing import BinaryIO
 import msgspec
 
 from bench.peers.engines import MODEL
-from bench.peers.gateways import OURS, free_ports, stop
+from bench.peers.gateways import OURS, stop
+from tests.support.ports import free_ports
 
 START_S_MAX = 60.0
 VLLM_TOPIC = ""

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import shutil
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from enum import StrEnum
@@ -13,6 +12,7 @@ import msgspec
 
 from bench.peers.client import load
 from bench.peers.engines import MODEL
+from tests.support.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ROOT / ".venv" / "bin" / "pointsman"
@@ -138,15 +138,6 @@ async def stop(process: asyncio.subprocess.Process) -> None:
     except TimeoutError:
         process.kill()
         await process.wait()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on; held together, so that they differ."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in sockets:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in sockets]
 
 
 async def _is_ready(process: asyncio.subprocess.Process, port: int) -> bool:

@@ -12,7 +12,8 @@ from bench.macro import OURS, Round, ratios_of
 from bench.peers.client import load
 from bench.peers.cpu import CLOCK_OF_PROCESS, cpu_s, resident_bytes
 from bench.peers.engines import EVENTS_AT_END, Engine
-from bench.peers.gateways import Gateway, Kind, free_ports, known_gateways
+from bench.peers.gateways import Gateway, Kind, known_gateways
+from tests.support.ports import free_ports
 
 CHUNKS = 5
 

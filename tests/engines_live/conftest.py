@@ -17,12 +17,12 @@ from tests.support.live_engines import (
     VLLM_INSTALLED,
     LiveEngine,
     VllmServers,
-    free_ports,
     make_model,
     running_llamacpp,
     running_simulated,
     vllm_servers,
 )
+from tests.support.ports import free_ports
 
 KV_TOKENS = 4096
 """Of each vLLM server: 128 blocks, so that a hundred requests already drive blocks out."""

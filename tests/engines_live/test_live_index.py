@@ -15,7 +15,8 @@ from pointsman.engines.adapters.event_sources import reachable
 from tests.support.event_relay import event_relay
 from tests.support.event_replay import replayed
 from tests.support.live_cluster import LiveCluster, live_cluster
-from tests.support.live_engines import LiveEngine, VllmServers, free_ports
+from tests.support.live_engines import LiveEngine, VllmServers
+from tests.support.ports import free_ports
 
 BLOCK_TOKENS = 32
 

@@ -1,7 +1,8 @@
 """vLLM with --api-key and --scheduling-policy priority: known, served, and told of priorities."""
 
 from tests.support.live_cluster import live_cluster
-from tests.support.live_engines import VllmServers, free_ports
+from tests.support.live_engines import VllmServers
+from tests.support.ports import free_ports
 
 KEY = "engines-own-key"
 

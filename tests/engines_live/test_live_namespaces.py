@@ -5,7 +5,8 @@ from pathlib import Path
 from random import Random
 
 from tests.support.live_cluster import LiveCluster, live_cluster
-from tests.support.live_engines import LiveEngine, VllmServers, free_ports
+from tests.support.live_engines import LiveEngine, VllmServers
+from tests.support.ports import free_ports
 
 NAMES = ("--served-model-name", "tiny", "small")
 ADAPTER = ("--enable-lora", "--max-lora-rank", "8", "--lora-modules")

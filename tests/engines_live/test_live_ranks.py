@@ -8,7 +8,8 @@ import pytest
 from pointsman.cli.config import Engine
 from tests.support.cluster import cluster_config, new_session, running_process
 from tests.support.live_cluster import LiveCluster
-from tests.support.live_engines import LiveEngine, VllmServers, free_ports
+from tests.support.live_engines import LiveEngine, VllmServers
+from tests.support.ports import free_ports
 
 RANKS = 2
 ROUNDS = 3

@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from tests.support.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "engines_live" / "programs"
@@ -72,15 +73,6 @@ def _lives(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, all at once."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def make_model(folder: Path, *shape: int) -> Path:

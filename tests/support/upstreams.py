@@ -7,6 +7,8 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from tests.support.ports import free_ports
+
 Behaviour = Callable[["Served"], Awaitable[None]]
 
 OK_BODY = (
@@ -158,9 +160,8 @@ async def unanswered_url() -> AsyncIterator[str]:
 
 def closed_url() -> str:
     """Where connections are refused."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+    [port] = free_ports(1)
+    return f"http://127.0.0.1:{port}"
 
 
 async def answer_ok(served: Served) -> None:
