@@ -5,14 +5,17 @@ from fractions import Fraction
 from itertools import product
 from math import floor
 
-from pointsman.planner.model import Server, ServerChain, Service, Stage
+from pointsman.planner.model import Server, ServerChain, Service, Stage, chain_of
 from pointsman.planner.placement import LayerPlacement
+
+LOAD_MAX = 0.7
+"""Below this load more than 85 % of a response is service (the paper's rho-bar)."""
 
 
 def place_as_published(
-    servers: Sequence[Server], service: Service, *, c: int, rate_per_s: float, load_max: float
-) -> tuple[LayerPlacement, int | None]:
-    """Algorithm 1 line by line, 1-based and with its early stop; the stages and K(c)."""
+    servers: Sequence[Server], service: Service, *, c: int, rate_per_s: float
+) -> LayerPlacement:
+    """Algorithm 1 line by line, 1-based and with its early stop."""
     s_m, s_c = Fraction(str(service.layer_gb)), Fraction(str(service.cache_gb))
     m = {
         j: min(floor(Fraction(str(server.memory_gb)) / (s_m + s_c * c)), service.layers)
@@ -20,20 +23,34 @@ def place_as_published(
     }
     t = {j: servers[j].job_s + servers[j].layer_s * m[j] for j in m}
     stages: list[Stage] = []
-    a, nu, total, chains = 1, 0.0, 0.0, 0
-    enough = None
+    a, nu, total = 1, 0.0, 0.0
     for j in sorted((j for j in m if m[j]), key=lambda j: (t[j] / m[j], j)):
         a_j = min(a, service.layers - m[j] + 1)
         stages.append(Stage(servers[j], a_j - 1, a_j - 1 + m[j]))
         total += t[j]
         a = min(a + m[j] - 1, service.layers) + 1
         if a > service.layers:
-            nu, chains = nu + 1 / total, chains + 1
-            if nu >= rate_per_s / (load_max * c):
-                enough = chains
+            nu += 1 / total
+            if nu >= rate_per_s / (LOAD_MAX * c):
                 break
             a, total = 1, 0.0
-    return LayerPlacement(service=service, jobs_reserved=c, stages=tuple(stages)), enough
+    return LayerPlacement(service=service, jobs_reserved=c, stages=tuple(stages))
+
+
+def disjoint_chains(placement: LayerPlacement) -> tuple[ServerChain, ...]:
+    """The chains that share no server, `jobs_reserved` job slots each (lemma 1).
+
+    Every layer held counts, also one that the server before has computed already: the rate of
+    these chains is what the placement carries at least. An unfinished last chain is left out.
+    """
+    chains = []
+    joined: list[Stage] = []
+    for stage in placement.stages:
+        joined.append(stage)
+        if stage.stop == placement.service.layers:
+            chains.append(chain_of(tuple(joined), job_slots=placement.jobs_reserved))
+            joined = []
+    return tuple(chains)
 
 
 def all_paths(

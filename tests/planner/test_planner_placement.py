@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pointsman.planner.bounds import service_rate_per_s
 from pointsman.planner.model import Server, Service
-from pointsman.planner.placement import LayerPlacement, disjoint_chains, place_layers
+from pointsman.planner.placement import LayerPlacement, place_layers
 from tests.planner.instances import (
     BLOOM_SERVERS,
     BLOOM_SERVICE,
@@ -18,7 +18,7 @@ from tests.planner.instances import (
     services,
     tenths,
 )
-from tests.planner.slow_twins import place_as_published
+from tests.planner.slow_twins import disjoint_chains, place_as_published
 
 
 def test_worked_example() -> None:
@@ -50,7 +50,7 @@ def test_the_paper_stops_early_with_the_same_placement(
     servers: list[Server], service: Service, c: int, rate_per_s: float
 ) -> None:
     ours = place_layers(servers, service, jobs_reserved=c)
-    published, _ = place_as_published(servers, service, c=c, rate_per_s=rate_per_s, load_max=0.7)
+    published = place_as_published(servers, service, c=c, rate_per_s=rate_per_s)
     assert ours.stages[: len(published.stages)] == published.stages
 
 

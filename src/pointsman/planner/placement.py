@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from pointsman.planner.model import Server, ServerChain, Service, Stage, chain_of
+from pointsman.planner.model import Server, Service, Stage
 
 
 class LayerPlacement(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,22 +41,6 @@ def place_layers(
         stages.append(Stage(server, first, first + layers))
         start = (first + layers) % service.layers
     return LayerPlacement(service=service, jobs_reserved=jobs_reserved, stages=tuple(stages))
-
-
-def disjoint_chains(placement: LayerPlacement) -> tuple[ServerChain, ...]:
-    """The chains that share no server, `jobs_reserved` job slots each (lemma 1).
-
-    Every layer held counts, also one that the server before has computed already: the rate of
-    these chains is what the placement carries at least. An unfinished last chain is left out.
-    """
-    chains = []
-    joined: list[Stage] = []
-    for stage in placement.stages:
-        joined.append(stage)
-        if stage.stop == placement.service.layers:
-            chains.append(chain_of(tuple(joined), job_slots=placement.jobs_reserved))
-            joined = []
-    return tuple(chains)
 
 
 def _by_speed(

@@ -6,7 +6,6 @@ layers and chains are short and fast, but hold few jobs. Many: the other way rou
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from itertools import accumulate
 from math import floor, inf
 from operator import itemgetter
 
@@ -16,10 +15,7 @@ from msgspec.structs import replace
 from pointsman.planner.allocation import allocate_cache, fastest_chain_s, job_slots_max
 from pointsman.planner.bounds import Bounds, response_bounds, service_rate_per_s
 from pointsman.planner.model import Server, ServerChain, Service, exact
-from pointsman.planner.placement import LayerPlacement, disjoint_chains, place_layers
-
-LOAD_MAX = 0.7
-"""Below this load more than 85 % of a response is service (the paper's rho-bar)."""
+from pointsman.planner.placement import LayerPlacement, place_layers
 
 REPLICAS_MAX = 256
 """Beyond this a count of replicas is looked for no further: planning 256 takes seconds."""
@@ -173,25 +169,6 @@ def jobs_reserved_tried(servers: Sequence[Server], service: Service) -> list[int
     return sorted(jobs for jobs in found if jobs >= 1)
 
 
-def surrogate_jobs_reserved(
-    servers: Sequence[Server], service: Service, *, rate_per_s: float, load_max: float = LOAD_MAX
-) -> int | None:
-    """The `jobs_reserved` c that the paper's surrogate chooses: it minimises c K(c).
-
-    K(c) is the smallest number of disjoint chains that carry the rate at a load of `load_max`.
-    For comparison: it reserves too little. None if no c does.
-    """
-    best: tuple[int, int] | None = None
-    for jobs in range(1, max(jobs_reserved_tried(servers, service), default=0) + 1):
-        if best and jobs >= best[0]:
-            break
-        placement = place_layers(servers, service, jobs_reserved=jobs)
-        needed = _chains_needed(disjoint_chains(placement), rate_per_s / (load_max * jobs))
-        if needed and (best is None or jobs * needed < best[0]):
-            best = (jobs * needed, jobs)
-    return best[1] if best else None
-
-
 def _fastest_s(servers: Sequence[Server], service: Service) -> float:
     """No chain of copies of these is faster: one server, without regard to its memory."""
     layer_s = min((server.layer_s for server in servers), default=inf)
@@ -208,10 +185,3 @@ def _suffice(
     tried = jobs_reserved_tried(servers, service)
     found, _ = _best(servers, service, tried, rate_per_s=rate_per_s, goal=goal)
     return found is not None and _of(goal, found.bounds) <= response_s
-
-
-def _chains_needed(chains: Sequence[ServerChain], rate_per_s: float) -> int | None:
-    """How many of the first chains carry the rate with one job slot each."""
-    rates_per_s = accumulate(1.0 / chain.service_s for chain in chains)
-    enough = (n for n, rate in enumerate(rates_per_s, start=1) if rate >= rate_per_s)
-    return next(enough, None)
