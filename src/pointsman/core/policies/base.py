@@ -52,3 +52,11 @@ def load_share(row: Row) -> float:
     """How full a node is, 0 to 1: of its KV blocks leased, or of its concurrency limit in
     flight, whichever runs out first. What a router knows itself of an engine's utilisation."""
     return min(1.0, max(row.kv_share, row.inflight / row.concurrency_max))
+
+
+_WAITING_FULL = 10  # for their first token
+
+
+def waiting_share(row: Row) -> float:
+    """How many wait there for their first token, 0 to 1, which ten are."""
+    return min(1.0, row.waiting / _WAITING_FULL)

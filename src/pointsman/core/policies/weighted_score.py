@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from random import Random
 
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless, hit_ratio, load_share
+from pointsman.core.policies.base import Stateless, hit_ratio, load_share, waiting_share
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
 from pointsman.core.row import Row
@@ -29,7 +29,6 @@ LOAD_WEIGHT = 0.3
 HEALTH_WEIGHT = 0.1
 SLO_WEIGHT = 0.1
 FADES_FROM = 0.7
-WAITING_FULL = 10
 TIE_BAND = 0.01
 
 
@@ -45,7 +44,7 @@ class WeightedScore(Stateless):
 
 
 def _score(row: Row) -> float:
-    load = max(load_share(row), min(1.0, row.waiting / WAITING_FULL))
+    load = max(load_share(row), waiting_share(row))
     fade = min(1.0, (1 - load) / (1 - FADES_FROM))
     return (
         LOAD_WEIGHT * load

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from random import Random
 
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless, hit_ratio, load_share
+from pointsman.core.policies.base import Stateless, hit_ratio, load_share, waiting_share
 from pointsman.core.policies.pick import pick
-from pointsman.core.policies.weighted_score import TIE_BAND, WAITING_FULL
+from pointsman.core.policies.weighted_score import TIE_BAND
 from pointsman.core.request import Request
 from pointsman.core.row import Row
 
@@ -47,8 +47,7 @@ class WeightedScoreJffc(Stateless):
 
 
 def _score(row: Row) -> float:
-    waiting = min(1.0, row.waiting / WAITING_FULL)
-    load = UTILISATION_WEIGHT * load_share(row) + WAITING_WEIGHT * waiting
+    load = UTILISATION_WEIGHT * load_share(row) + WAITING_WEIGHT * waiting_share(row)
     health = row.slo_share * (1 - row.unhealthy)
     return LOAD_WEIGHT * load - CACHE_WEIGHT * hit_ratio(row) - HEALTH_WEIGHT * health
 
