@@ -58,7 +58,7 @@ def decision(request_id: RequestId) -> Decision:
         queue_s=0.0,
         work_s=0.0,
         prefill_s=0.0,
-        kv_wait_s=0.0,
+        room_wait_s=0.0,
         decode_s=0.0,
         interrupted_s=0.0,
         stall_s=0.0,

@@ -447,6 +447,7 @@ async def test_two_agents_cannot_have_one_engine() -> None:
         (NodeSpec(name=NodeName("e"), url="ftp://127.0.0.1:9"), FACTS),
         (NodeSpec(name=NodeName("e"), url="http://127.0.0.1:9"), NodeFacts(block_tokens=0)),
         (NodeSpec(name=NodeName("e"), url="http://127.0.0.1:9"), NodeFacts(kv_blocks=-1)),
+        (NodeSpec(name=NodeName("e"), url="http://127.0.0.1:9"), NodeFacts(running_max=0)),
         (NodeSpec(name=NodeName("e"), url="http://127.0.0.1:9", concurrency_max=-5), FACTS),
         (
             NodeSpec(name=NodeName("e"), url="http://127.0.0.1:9"),

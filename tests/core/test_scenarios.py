@@ -132,7 +132,9 @@ class Play:
         lines = [f"{decision.ruling} {decision.node or '-'}: {decision.why}"]
         for c in decision.candidates:
             own = f"queue {_ms(c.queue_s)} prefill {_ms(c.prefill_s)} decode {_ms(c.decode_s)}"
-            imposed = f"stall {_ms(c.stall_s)} slowdown {_ms(c.slowdown_s)} kv {_ms(c.kv_wait_s)}"
+            imposed = (
+                f"stall {_ms(c.stall_s)} slowdown {_ms(c.slowdown_s)} room {_ms(c.room_wait_s)}"
+            )
             lines.append(f"  {c.node}: hit {c.hit_tokens} {own} {imposed} score {c.score:.3f}")
         return lines + [f"  not {x.node}: {x.why}" for x in decision.excluded]
 

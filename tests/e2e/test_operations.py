@@ -173,7 +173,14 @@ async def test_a_dry_run_explains_and_changes_nothing() -> None:
         assert decision["ruling"] == "placed"
         assert {row["node"] for row in decision["candidates"]} == {"engine-1", "engine-2"}
         for row in decision["candidates"]:
-            for term in ("queue_s", "prefill_s", "kv_wait_s", "decode_s", "stall_s", "slowdown_s"):
+            for term in (
+                "queue_s",
+                "prefill_s",
+                "room_wait_s",
+                "decode_s",
+                "stall_s",
+                "slowdown_s",
+            ):
                 assert row[term] >= 0
         after = await cluster.state()
         assert (before["stats"], before["totals"]) == (after["stats"], after["totals"])

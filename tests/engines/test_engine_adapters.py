@@ -65,6 +65,7 @@ async def test_vllm_says_everything() -> None:
     assert known.facts.version == "0.32.0"
     assert known.facts.block_tokens == 32
     assert known.facts.kv_blocks == 512
+    assert known.facts.running_max is None
     assert known.facts.models == (
         ModelCard(ModelName("base"), 4096),
         ModelCard(ModelName("lora"), None, ModelName("base")),
@@ -80,8 +81,16 @@ async def test_llamacpp_without_metrics_is_recognised_by_its_props() -> None:
     assert known.facts.kind == "llamacpp"
     assert known.facts.version == "b1"
     assert known.facts.models == (ModelCard(ModelName("tiny"), 1024),)
+    assert known.facts.running_max == 4
     assert known.facts.block_tokens is None
     assert known.sources == ()
+
+
+@pytest.mark.parametrize("slots", ["0", "-1", "null"])
+async def test_slots_that_are_none_bound_nothing(slots: str) -> None:
+    props = b'{"default_generation_settings":{"n_ctx":1024},"total_slots":%s}' % slots.encode()
+    known = await describe(engine({**LLAMACPP, "/props": props}), "h")
+    assert known.facts.running_max is None
 
 
 async def test_a_plain_openai_server_is_unknown_and_good_enough() -> None:

@@ -135,21 +135,22 @@ def text_of(answer: Answer) -> str:
 SHARED_REQUESTS = 360
 
 
+@pytest.mark.parametrize("stream", [True, False], ids=["streams", "whole"])
 async def test_faster_engines_get_more(
-    vllms: Sequence[LiveEngine], llamacpp: LiveEngine, simulated: LiveEngine
+    vllms: Sequence[LiveEngine], llamacpp: LiveEngine, simulated: LiveEngine, stream: bool
 ) -> None:
     """Each kind alone, then all together. How much more depends on what else this machine does
-    in either minute, so it is told and not asserted; tests/sim/test_sim_shares.py holds it.
-
-    Streams, since only their first tokens tell how many wait for a slot inside llama.cpp."""
+    in either minute, so it is told and not asserted; tests/sim/test_sim_shares.py holds it."""
     kinds = ("vllm", "llamacpp", "simulated")
     config = [{"labels": {"engine": kind}} for kind in kinds]
     async with live_cluster(vllms[0], llamacpp, simulated, engine_config=config) as cluster:
         speeds = {}
         for kind in kinds:
             labels = {"x-pointsman-labels": f"engine={kind}"}
-            _, speeds[kind] = await answers_per_s(cluster, 24, at_once=4, headers=labels)
-        nodes, _ = await answers_per_s(cluster, SHARED_REQUESTS, at_once=36)
+            _, speeds[kind] = await answers_per_s(
+                cluster, 24, at_once=4, stream=stream, headers=labels
+            )
+        nodes, _ = await answers_per_s(cluster, SHARED_REQUESTS, at_once=36, stream=stream)
     shares = {kind: nodes[f"engine-{n}"] / SHARED_REQUESTS for n, kind in enumerate(kinds, 1)}
     fair = {kind: speed / sum(speeds.values()) for kind, speed in speeds.items()}
     print(", ".join(f"{kind}: {shares[kind]:.2f} for {fair[kind]:.2f}" for kind in kinds))
@@ -157,7 +158,12 @@ async def test_faster_engines_get_more(
 
 
 async def answers_per_s(
-    cluster: LiveCluster, count: int, *, at_once: int, headers: dict[str, str] | None = None
+    cluster: LiveCluster,
+    count: int,
+    *,
+    at_once: int,
+    stream: bool,
+    headers: dict[str, str] | None = None,
 ) -> tuple[Counter[str], float]:
     """Answers by node, and in a second, of requests that share nothing."""
     left = iter(range(count))
@@ -165,7 +171,7 @@ async def answers_per_s(
 
     async def work() -> None:
         for _ in left:
-            body = {"model": "tiny", "prompt": fresh_prompt(), "max_tokens": 16, "stream": True}
+            body = {"model": "tiny", "prompt": fresh_prompt(), "max_tokens": 16, "stream": stream}
             answer = await cluster.post("/v1/completions", {**body, "ignore_eos": True}, headers)
             assert answer.status == 200, answer
             nodes[answer.node] += 1

@@ -4,9 +4,10 @@ from collections import Counter
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from pointsman.sim import Scenario
-from pointsman.sim.scenario import NodeGroup
+from pointsman.sim.scenario import Clients, Knowledge, NodeGroup
 from pointsman.traffic.outcome import Outcome
 from tests.support.simulation import SMALL, ask, run
 
@@ -35,3 +36,31 @@ def test_a_full_fleet_is_used_by_its_speeds(rate_rps: float) -> None:
 def test_what_the_fastest_can_serve_it_serves() -> None:
     fast, middle, slow = shares("marginal_cost", 4.0)
     assert fast > 0.7 > middle > slow
+
+
+WIDE = replace(SMALL, kv_blocks=4_096, max_num_seqs=64)
+
+
+def served(*, streams: bool, tells: bool) -> tuple[float, float]:
+    """The share of a slow engine that runs two at once, and the longest answer in a hundred, where
+    36 clients ask again and again."""
+    few = NodeGroup(profile=WIDE, slowdown=3.0, sequences_max=2, tells_running_max=tells)
+    scenario = Scenario(
+        name="few slots",
+        fleet=(few, NodeGroup(count=2, profile=WIDE)),
+        knowledge=Knowledge(kv_blocks=False),
+        clients=Clients(closed_loop=True, streams=streams),
+    )
+    requests = [ask(0.0, 64, 16, session=f"s{n % 36}", turn=n // 36) for n in range(720)]
+    records = run(scenario, requests).records
+    took_s = sorted(record.e2e_s for record in records)
+    return sum(r.node == "node-0" for r in records) / 720, took_s[int(0.99 * 720)]
+
+
+def test_what_waits_inside_an_engine_that_tells_what_it_runs_hides_nothing() -> None:
+    """Of answers that are not streamed no first token tells how many wait there."""
+    share, longest_s = served(streams=False, tells=True)
+    seen, seen_s = served(streams=True, tells=True)
+    assert share == pytest.approx(seen, abs=0.01)
+    assert longest_s == pytest.approx(seen_s, rel=0.1)
+    assert served(streams=False, tells=False)[1] > 5 * longest_s

@@ -81,6 +81,7 @@ FACTS = st.builds(
     kind=st.text(max_size=9),
     models=st.lists(st.builds(ModelCard, NAMES.map(ModelName)), max_size=3).map(tuple),
     kv_blocks=st.none() | NUMBERS,
+    running_max=st.none() | NUMBERS,
 )
 FROM_AGENT: st.SearchStrategy[AgentFrame] = st.one_of(
     st.builds(
@@ -225,6 +226,11 @@ def test_a_later_version_s_further_fields_are_ignored() -> None:
     assert reader.feed(raw_frame(["farewell", True, "and more"])) == [Farewell(gone=True)]
     assert reader.feed(raw_frame(["farewell"])) == [Farewell()]
     assert reader.feed(raw_frame(["beat", 7, [[0, 1]]])) == [Heartbeat(7, (EngineBeat(0, 1),))]
+    spec = NodeSpec(name=NodeName("e"), url="u")
+    facts = {"kind": "k", "running_max": 4, "and_more": 1}
+    announce = ["announce", 0, 1, {"name": "e", "url": "u"}, facts]
+    told = Announce(0, 1, spec, NodeFacts(kind="k", running_max=4))
+    assert reader.feed(raw_frame(announce)) == [told]
 
 
 @given(HASHES)
@@ -262,6 +268,10 @@ def test_every_frame_is_documented_field_by_field(frame: type[msgspec.Struct]) -
 @pytest.mark.parametrize("struct", [EngineBeat, Signals])
 def test_every_array_is_documented_field_by_field(struct: type[msgspec.Struct]) -> None:
     assert ", ".join(struct.__struct_fields__) in PROTOCOL
+
+
+def test_all_that_an_engine_says_of_itself_is_documented() -> None:
+    assert ", ".join(f"`{name}`" for name in NodeFacts.__struct_fields__) in PROTOCOL
 
 
 def test_the_bytes_that_the_documentation_shows() -> None:

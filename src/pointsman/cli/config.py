@@ -172,7 +172,8 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[int, Meta(ge=1, le=CONCURRENCY_MAX)] | None,
         Meta(
             description="Requests in flight there at once. Default: 256, vLLM's max_num_seqs. "
-            "Higher only moves the queue into the engine, where nothing can re-order it."
+            "Higher only moves the queue into the engine, where nothing can re-order it. What an "
+            "engine itself says that it runs at once (llama.cpp does) is never exceeded."
         ),
     ] = None
     kv_events: Annotated[

@@ -37,7 +37,7 @@ Columns, of each candidate:
   running    requests there
   queue      ms until it can begin with this one
   prefill    ms to compute the prompt's new tokens
-  kv wait    ms until it has memory for it
+  room       ms until it has memory for it, and runs fewer than it can
   decode     ms for the answer, as long as answers have been of late
   stall      ms for which its other requests, and the next to come, would stand still in all
   slowed     ms by which they would be slower afterwards, in all
@@ -163,8 +163,8 @@ def _problem(body: bytes, status: int) -> _Problem:
 _KNOWN_BY: Mapping[Unit, str] = MappingProxyType(
     {Unit.TOKENS: "token ids", Unit.BYTES: "text; its tokens are an estimate"}
 )
-_TERMS = ("queue_s", "prefill_s", "kv_wait_s", "decode_s", "stall_s", "slowdown_s")
-_HEADERS = ("hit", "new", "running", "queue", "prefill", "kv wait", "decode", "stall", "slowed")
+_TERMS = ("queue_s", "prefill_s", "room_wait_s", "decode_s", "stall_s", "slowdown_s")
+_HEADERS = ("hit", "new", "running", "queue", "prefill", "room", "decode", "stall", "slowed")
 
 _INELIGIBLE: Mapping[Ineligible, str] = MappingProxyType(
     {

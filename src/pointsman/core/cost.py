@@ -7,8 +7,9 @@ output tokens, B requests in flight there holding K tokens, and the node's learn
     work_s      = n·prefill + n·(L - n/2)·attention + r·share·prefill
     prefill_s   = dispatch + work_s
     decode_s    = O · (step + sequence·(B+1) + kv_token·(K + L + O/2))
-    kv_wait_s   = decode_s · (missing blocks / leased blocks + held ahead / B)
-                  (0 where the lease fits; of those that are held a node gets its share)
+    room_wait_s = decode_s · (max(missing blocks / leased blocks, missing ends / running_max)
+                  + held ahead / B)
+                  (0 where there is room; of those that are held a node gets its share)
     running_s   = what is left of the requests in flight, half of their output on average
     uncached_s  = L·prefill + ½·L²·attention                    (work_s if nothing were cached)
     stall_s     = work_s · (B + 1 + 2·R·work_s)                 (imposed on the others)
@@ -23,6 +24,8 @@ would be free, and a burst of siblings would compute their prefix once on every 
 R is how many come back in a second to what the node holds, and cannot go elsewhere: R·work_s of
 them find the prefill before them, and each waits half of it, at about 4 for a second.
 `dispatch` is latency and not work: requests that wait behind each other do not add it up.
+An engine runs `running_max` at once, which most do not tell. Of more in flight there B counts one
+less, since somebody has to end before this one begins: whoever is more is a missing end.
 """
 
 from pointsman.core.calibration import Calibration
@@ -59,7 +62,8 @@ def costs(
     known = pace.counted_on(now_s, idle=not inflight, tokens=new, attention=attention)
     dispatch_s, token_s, pair_s = known.prefill.coefficients
     step_s, sequence_s, kv_token_s = known.decode.coefficients
-    batch = inflight + node.foreign(now_s)
+    present = inflight + node.foreign(now_s)
+    batch = present if present < node.running_max else node.running_max - 1
     work_s = new * token_s + attention * pair_s
     if restored:
         work_s += restored * node.restore_share * token_s
@@ -70,19 +74,19 @@ def costs(
     interruptions = 1 / (1 - min(node.prefill_share(now_s), PREFILL_SHARE_MAX))
     account = ledger.account(node.id)
     blocks = account.needed(footprint) if hit else footprint.blocks
-    fits = account.fits(blocks)
+    room = batch == present and account.fits(blocks)
     return Row(
         node.name,
         hit,
         held + restorable,
         new,
         attention,
-        batch,
+        present,
         node.queue_tokens,
         node.queue_ahead_s(now_s),
         work_s,
         dispatch_s + work_s,
-        0.0 if fits else _kv_wait_s(node, account, blocks, held_ahead, decode_s),
+        0.0 if room else decode_s * _until_room(node, account, blocks, present - batch, held_ahead),
         decode_s,
         decode_s * (interruptions - 1),
         work_s * (batch + 1 + 2 * node.returns_per_s(now_s) * work_s),
@@ -90,10 +94,10 @@ def costs(
         running_s(node, known),
         uncached_s,
         blocks,
-        fits,
+        room or not inflight,
         block,
         account.leased_share,
-        node.concurrency_max,
+        min(node.concurrency_max, node.running_max),
         node.waiting,
         node.condition.unhealthy,
         node.slo_share,
@@ -116,15 +120,13 @@ def _hit(node: Node, prompt: int, held: int, restorable: int) -> tuple[int, int]
     return hit, max(0, hit - held)
 
 
-def _kv_wait_s(
-    node: Node, account: Account, blocks: int, held_ahead: float, decode_s: float
-) -> float:
-    """Time until enough leases end, if they end evenly over one request's decode time; who is
-    held ahead needs as much as those that run there."""
-    free, leased = account.free, account.leased
-    assert free is not None, "a node of unknown capacity always fits"
-    assert leased > 0, "an idle node always fits"
-    return decode_s * ((blocks - free) / leased + held_ahead / max(1, node.inflight))
+def _until_room(node: Node, account: Account, blocks: int, ends: int, held_ahead: float) -> float:
+    """What share of a request's decode time passes until so many that run there have ended, and
+    with them enough leases, if they end evenly; who is held ahead needs as much as those."""
+    missing, free = ends / node.running_max, account.free
+    if free is not None and free < blocks and account.leased:
+        missing = max(missing, (blocks - free) / account.leased)
+    return missing + held_ahead / max(1, node.inflight)
 
 
 def running_s(node: Node, known: Calibration) -> float:
@@ -133,5 +135,5 @@ def running_s(node: Node, known: Calibration) -> float:
     if not inflight:
         return 0.0
     step_s, sequence_s, kv_token_s = known.decode.coefficients
-    batch_s = sequence_s * inflight + kv_token_s * node.kv_tokens
+    batch_s = sequence_s * min(inflight, node.running_max) + kv_token_s * node.kv_tokens
     return 0.5 * (node.output_tokens / inflight) * (step_s + batch_s)

@@ -27,17 +27,17 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     inflight          requests there; `queue_tokens` are those that prefills there still need
     queue_s           work ahead of it: prefill seconds placed there and not yet begun to stream
     work_s            its own uncached prompt; prefill_s adds the engine's fixed latency
-    kv_wait_s         until enough KV blocks are free
+    room_wait_s       until there is room: enough KV blocks, and one of those that it runs has ended
     decode_s          its own output, undisturbed
     interrupted_s     what later prefills are expected to take from that
     stall_s           what its prefill takes from the requests that decode there and the next ones
     slowdown_s        what its decoding takes from them
     running_s         what is left to decode of the requests there
     uncached_s        what `work_s` would be if nothing were cached
-    kv_blocks, fits   the lease it needs, and whether there is room for it
+    kv_blocks, fits   the lease it needs, and whether there is room for it: blocks, and to run
     block_tokens      tokens in a block of the node's
     kv_share          of the node's KV blocks that are leased; 0 where its capacity is unknown
-    concurrency_max   requests that may be in flight there
+    concurrency_max   requests that may be in flight there, or that it runs at once, if less
     waiting           requests there whose prefill is not over
     unhealthy         0 to 1: requests in a row that came to nothing there, of those that take it
                       out of service
@@ -58,7 +58,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     queue_s: float
     work_s: float
     prefill_s: float
-    kv_wait_s: float
+    room_wait_s: float
     decode_s: float
     interrupted_s: float
     stall_s: float

@@ -54,7 +54,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A node as configured. `models` fixes what it serves; empty asks the engine itself.
 
-    `concurrency_max` bounds its requests in flight, None takes the engine's or the default.
+    `concurrency_max` bounds its requests in flight, None takes the default.
     """
 
     name: NodeName
@@ -79,7 +79,8 @@ class ModelCard(msgspec.Struct, frozen=True):
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine says of itself; None is unknown, never zero.
 
-    `kv_blocks` of `block_tokens` tokens each is its KV capacity.
+    `kv_blocks` of `block_tokens` tokens each is its KV capacity. It runs `running_max` requests at
+    once; what is beyond waits inside.
     """
 
     kind: str = "unknown"
@@ -87,6 +88,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[ModelCard, ...] = ()
     block_tokens: int | None = None
     kv_blocks: int | None = None
+    running_max: int | None = None
 
     def first_names(self) -> dict[ModelName, ModelName]:
         """Of models that are served under several names, each further one -> the first."""

@@ -205,10 +205,12 @@ def _observe_prefill(flight: Flight, outcome: Outcome | None, ttft_s: float) -> 
 
 def _observe_decode(flight: Flight, step_s: float) -> None:
     """Batch and resident tokens are the means of what was there at the start, if that was
-    seen, and at the end, when the request itself is already off its node's books."""
+    seen, and at the end, when the request itself is already off its node's books. What is more
+    than the engine runs at once was no part of the batch."""
     node = flight.node
     batch, kv_tokens = node.inflight + 1.0, float(node.kv_tokens + flight.work.kv_tokens)
     if flight.started_s is not None:
         batch = (batch + flight.batch_at_start) / 2
         kv_tokens = (kv_tokens + flight.kv_at_start) / 2
+    batch = min(batch, node.running_max)
     node.calibration.observe_decode(batch_mean=batch, kv_tokens_mean=kv_tokens, step_s=step_s)

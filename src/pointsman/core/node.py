@@ -32,6 +32,10 @@ _REQUEST_LOAD_S: Final = 0.05
 """What a request in flight counts beside queued prefill seconds when nodes are only ranked
 by load: about the prefill of a short prompt."""
 
+_FULL_LOAD_S: Final = 1e6
+"""What a node counts in addition that runs as many as it can: more than any load. So it comes
+behind all that have room."""
+
 _SLO_MEMORY: Final = 16.0  # requests
 
 _HIT_SAMPLES_MIN: Final = 8
@@ -41,6 +45,9 @@ _HIT_MEMORY: Final = 0.9
 
 CONTEXT_TOKENS_UNKNOWN = 1 << 60
 """As good as without a bound: what an engine does not say keeps no prompt from it."""
+
+RUNNING_MAX_UNKNOWN = 1 << 60
+"""As good as without a bound: most engines do not say how many requests they run at once."""
 
 
 class Node:
@@ -61,6 +68,7 @@ class Node:
         self.facts = NodeFacts()
         self.respecify(spec)
         self.block_tokens = BLOCK_TOKENS_DEFAULT
+        self.running_max = RUNNING_MAX_UNKNOWN
         self.condition = Condition(rules, partial(on_turn, self))
         self.draining = False
         self.withheld = False  # until it is warmed up
@@ -131,6 +139,11 @@ class Node:
     def foreign(self, now_s: float) -> int:
         """Requests there that are not ours, from the last two scrapes; 0 when unknown."""
         return self._foreign_steady if now_s < self._foreign_until_s else 0
+
+    def runs_one_more(self, now_s: float) -> bool:
+        """Whether a newcomer would not wait for others to end inside the engine. One of ours may,
+        or the work of others could keep all of ours out."""
+        return not self.inflight or self.inflight + self.foreign(now_s) < self.running_max
 
     def queue_ahead_s(self, now_s: float) -> float:
         """Prefill seconds still ahead of a newcomer: the head's elapsed time is taken off,
@@ -213,6 +226,8 @@ class Node:
 
     def _rank(self) -> None:
         self.load_s = self.queue_s + _REQUEST_LOAD_S * self.inflight
+        if self.inflight >= self.running_max:
+            self.load_s += _FULL_LOAD_S
 
     def respecify(self, spec: NodeSpec) -> None:
         """Configure it like this from here on."""
@@ -226,6 +241,7 @@ class Node:
 
     def describe(self, facts: NodeFacts) -> None:
         self.facts = facts
+        self.running_max = facts.running_max or RUNNING_MAX_UNKNOWN
         if facts.block_tokens is not None:
             self.block_tokens = facts.block_tokens
             self.token_scheme = Scheme(Unit.TOKENS, facts.block_tokens)

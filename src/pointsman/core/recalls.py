@@ -128,7 +128,8 @@ class Recalls:
         """Who must leave `node` before it has a slot and the memory; nobody if that is not
         enough."""
         blocks = self._bookings.footprints.needed(node, request.prompt, demand)
-        free, slots = self._ledger.account(node.id).free, node.concurrency_max - node.inflight
+        free = self._ledger.account(node.id).free
+        slots = min(node.concurrency_max, node.running_max - node.foreign(now_s)) - node.inflight
         leaving: list[Flight] = []
         for flight in self._by_loss(node, request, newest, now_s):
             if free is not None:

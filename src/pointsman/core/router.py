@@ -185,7 +185,8 @@ class Router:
         for node in nodes:
             if node.inflight >= node.concurrency_max or node.queue_ahead_s(now_s) > within_s:
                 continue
-            if ledger.account(node.id).fits(footprints.needed(node, request.prompt, demand)):
+            needed = footprints.needed(node, request.prompt, demand)
+            if node.runs_one_more(now_s) and ledger.account(node.id).fits(needed):
                 return False
         return bool(nodes)
 

@@ -26,7 +26,7 @@ class Row:
         queue_s: float,
         work_s: float,
         prefill_s: float,
-        kv_wait_s: float,
+        room_wait_s: float,
         decode_s: float,
         interrupted_s: float,
         stall_s: float,
@@ -57,7 +57,7 @@ class Row:
         self.queue_s = queue_s
         self.work_s = work_s
         self.prefill_s = prefill_s
-        self.kv_wait_s = kv_wait_s
+        self.room_wait_s = room_wait_s
         self.decode_s = decode_s
         self.interrupted_s = interrupted_s
         self.stall_s = stall_s
@@ -86,7 +86,7 @@ class Row:
     @property
     def first_token_s(self) -> float:
         """The request's own time to its first token."""
-        return self.queue_s + self.kv_wait_s + self.prefill_s
+        return self.queue_s + self.room_wait_s + self.prefill_s
 
     def seen(self) -> Candidate:
         """What is kept of it."""
@@ -101,7 +101,7 @@ class Row:
             self.queue_s,
             self.work_s,
             self.prefill_s,
-            self.kv_wait_s,
+            self.room_wait_s,
             self.decode_s,
             self.interrupted_s,
             self.stall_s,

@@ -141,6 +141,7 @@ class _Call:
             self._index,
             self._request_id,
             bounds_output=behaviour.bounds_output,
+            stream=behaviour.streams,
             slo_ttft_s=population.slo.ttft_due_s(asked.input_tokens)
             if behaviour.tells_slo
             else None,

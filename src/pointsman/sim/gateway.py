@@ -235,7 +235,9 @@ class SimulatedGateway:
     # --- what engines answer -------------------------------------------------------------
 
     def first_token(self, job_id: str) -> None:
-        self._clock.after(self._network.engine_s, self._started, job_id)
+        entry = self._running(job_id)
+        if entry is not None and entry.request.stream:
+            self._clock.after(self._network.engine_s, self._started, job_id)
 
     def finished(self, job_id: str, cached_tokens: int) -> None:
         self._clock.after(self._network.engine_s, self._finished, job_id, cached_tokens)
@@ -250,9 +252,11 @@ class SimulatedGateway:
             self.step(Started(entry.request.id))
 
     def _finished(self, job_id: str, cached_tokens: int) -> None:
-        entry = self._running(job_id)
-        if entry is not None:
-            self._end(entry, EndCause.FINISHED, cached_tokens=cached_tokens)
+        if (entry := self._running(job_id)) is None:
+            return
+        if not entry.request.stream:
+            self._started(job_id)
+        self._end(entry, EndCause.FINISHED, cached_tokens=cached_tokens)
 
     def _broken(self, job_id: str) -> None:
         entry = self._running(job_id)
@@ -309,7 +313,7 @@ class SimulatedGateway:
             cause,
             now_s,
             status=status,
-            streamed=True,
+            streamed=entry.request.stream,
             prompt_tokens=entry.request.prompt.token_count,
             output_tokens=entry.output_tokens if cause is EndCause.FINISHED else None,
             cached_tokens=cached_tokens,

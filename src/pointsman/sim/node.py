@@ -67,6 +67,7 @@ class SimulatedNode:
             models=(ModelCard(name=MODEL, context_tokens_max=profile.max_model_len),),
             block_tokens=profile.block_size,
             kv_blocks=None if group.ideal else profile.kv_blocks,
+            running_max=profile.max_num_seqs if group.tells_running_max else None,
         )
         self.scheme = Scheme(Unit.TOKENS, profile.block_size)
         self._clock = clock

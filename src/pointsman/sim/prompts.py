@@ -55,6 +55,7 @@ class Prompts:
         request_id: RequestId,
         *,
         bounds_output: bool,
+        stream: bool = True,
         slo_ttft_s: float | None = None,
         address: str = "",
     ) -> Request:
@@ -68,6 +69,7 @@ class Prompts:
             model=MODEL,
             prompt=Prompt.chained(Namespace(MODEL), asked.input_tokens, chains, 1 + index),
             max_output_tokens=asked.output_tokens if bounds_output else None,
+            stream=stream,
             priority=asked.priority,
             tenant="" if address else asked.tenant,
             session=asked.session or None,

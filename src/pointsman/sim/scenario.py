@@ -23,7 +23,8 @@ class NodeGroup(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unkn
     None is the trace's block size. Nodes join `startup_s` after the beginning. An `ideal` node is
     no engine that there is: it takes every request at once, and what has the least to prefill
     goes before all others there. `concurrency_max` is the gateway's limit on each, None its
-    default."""
+    default. Of a node that `tells_running_max` the scheduler knows how many sequences it runs at
+    once: llama.cpp says so, vLLM and SGLang do not."""
 
     count: Count = 1
     profile: str | Profile = PROFILE_DEFAULT
@@ -34,6 +35,7 @@ class NodeGroup(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unkn
     context_tokens: Count | None = None
     startup_s: Seconds = 0.0
     concurrency_max: Count | None = None
+    tells_running_max: bool = False
     ideal: bool = False
 
 
@@ -82,12 +84,14 @@ class Clients(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknow
     """How clients behave. `closed_loop` sends a session's next turn `think_s` after the answer
     to the last one; else every request comes when the trace says. A client gives up after
     `timeout_s`, and tries again up to `retries_max` times after a refusal, failure or timeout.
+    An answer that is not one of the `streams` comes whole: its first token is not seen.
     `bounds_output` says whether requests carry the very length of their answer as `max_tokens`,
     `tells_slo` whether they carry the time within which the scenario's `slo` wants a first token.
     Those who have no keys and come from one `address` are one client, of one tenant.
     """
 
     closed_loop: bool = False
+    streams: bool = True
     bounds_output: bool = False
     tells_slo: bool = False
     retries_max: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0

@@ -38,7 +38,7 @@ def fields(draw: st.DrawFn) -> list[Row]:
             queue_s=draw(seconds),
             work_s=(work_s := draw(seconds)),
             prefill_s=work_s + draw(seconds),
-            kv_wait_s=draw(seconds),
+            room_wait_s=draw(seconds),
             decode_s=draw(seconds),
             stall_s=draw(seconds),
             slowdown_s=draw(seconds),
@@ -105,7 +105,7 @@ def test_exact_ties_take_turns(name: str) -> None:
 
 @every_policy
 def test_a_full_field_is_held(name: str) -> None:
-    held = answer(catalog.make(name), [row("a", fits=False, kv_wait_s=1.0), row("b", fits=False)])
+    held = answer(catalog.make(name), [row("a", fits=False, room_wait_s=1.0), row("b", fits=False)])
     assert isinstance(held, Hold), held
 
 

@@ -31,7 +31,7 @@ def test_a_first_token_costs_more_a_second_the_later_it_is() -> None:
 
 
 def test_waits_for_queue_memory_and_prefill_are_one_wait() -> None:
-    waits: tuple[dict[str, Any], ...] = ({"queue_s": 0.4}, {"kv_wait_s": 0.4}, {"prefill_s": 0.4})
+    waits: tuple[dict[str, Any], ...] = ({"queue_s": 0.4}, {"room_wait_s": 0.4}, {"prefill_s": 0.4})
     assert len({round(s, 9) for s in scores(*(row("n", **wait) for wait in waits))}) == 1
 
 
@@ -85,7 +85,7 @@ def test_a_node_that_is_busy_with_prefills_is_left_to_who_decodes_little() -> No
 
 
 def test_it_waits_for_a_full_node_that_is_cheapest_all_the_same() -> None:
-    full = row("full", kv_wait_s=0.1, fits=False)
+    full = row("full", room_wait_s=0.1, fits=False)
     answer = MarginalCost().choose(request("r"), [full, row("far", queue_s=3.0)], Random(0))
     assert isinstance(answer, Hold)
 

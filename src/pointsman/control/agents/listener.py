@@ -242,6 +242,8 @@ def _facts_problem(facts: NodeFacts) -> str:
         return f"blocks of {facts.block_tokens} tokens are none"
     if facts.kv_blocks is not None and not 0 <= facts.kv_blocks <= KV_BLOCKS_MAX:
         return f"{facts.kv_blocks} KV blocks are none"
+    if facts.running_max is not None and facts.running_max < 1:
+        return f"{facts.running_max} requests at once are none"
     contexts = [card.context_tokens_max for card in facts.models]
     if any(tokens is not None and tokens < 1 for tokens in contexts):
         return "a context of less than a token is none"

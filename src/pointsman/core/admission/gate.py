@@ -46,7 +46,7 @@ class Gate:
         """What the gate says to a request. None lets it pass to routing."""
         rules = self._rules
         part = self._loads.part(request)
-        fill = part.fill(now_s)
+        fill = _taken(part, now_s)
         if fill >= rules.yellow_share and request.priority <= PRIORITY_LOW:
             low = part.low_share()
             if low >= rules.low_share:
@@ -71,7 +71,7 @@ class Gate:
         rules = self._rules
         if priority >= PRIORITY_HIGH:
             return True
-        return part.fill(now_s) < self._red_share(part) and part.backlog(rules, now_s) < 1
+        return _taken(part, now_s) < self._red_share(part) and part.backlog(rules, now_s) < 1
 
     def load(self, request: Request, now_s: float) -> float:
         """How full the nodes are that could serve the request: the share taken."""
@@ -95,6 +95,11 @@ class Gate:
         if request.pool is not None and request.pool == self._rules.long_context_pool:
             return False
         return part.long_share() >= self._rules.long_context_share
+
+
+def _taken(part: Part, now_s: float) -> float:
+    """How full it is for who comes in: others alone never keep all of ours out."""
+    return part.fill(now_s) if part.all.inflight else 0.0
 
 
 def _low_detail(load: float, low: float, rules: AdmissionRules) -> str:

@@ -5,6 +5,7 @@ labels. Requests are booked on nodes, and each node adds to the parts that it be
 booking costs the same in a fleet of any size, and asking sums nothing up.
 
     fill    = max(in flight / slots, leased blocks / KV blocks where all nodes tell theirs)
+              (a node's slots: what it runs at once, if it says so, `concurrency_max` at most)
     backlog = min(prefill seconds waiting / (nodes · backlog_s),
                   prompts waiting / (nodes · backlog_prefills))
 
@@ -77,7 +78,7 @@ class Part:
 
     def __init__(self, nodes: list[Node], ledger: Ledger) -> None:
         self._nodes = nodes
-        self.slots = sum(node.concurrency_configured for node in nodes)
+        self.slots = sum(min(n.concurrency_configured, n.running_max) for n in nodes)
         self.blocks = _blocks(nodes, ledger)
         self.all = Holding()
         self.high = Holding()

@@ -1,6 +1,6 @@
 """equal_cost: the smallest estimated remaining time, so that it stays equal across nodes.
 
-    score = running_s + queue_s + kv_wait_s + prefill_s + decode_s        [s]
+    score = running_s + queue_s + room_wait_s + prefill_s + decode_s        [s]
 
 What runs there, what is queued there, and this request. The prefix cache counts only through
 the shorter prefill.
@@ -18,7 +18,7 @@ from pointsman.core.row import Row
 
 def remaining_s(row: Row) -> float:
     """Seconds until the node has done all its work and this request's too."""
-    return row.running_s + row.queue_s + row.kv_wait_s + row.prefill_s + row.decode_s
+    return row.running_s + row.queue_s + row.room_wait_s + row.prefill_s + row.decode_s
 
 
 class EqualCost(Stateless):

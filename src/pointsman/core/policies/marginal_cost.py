@@ -1,6 +1,6 @@
 """marginal_cost: the increase of everybody's delay, in seconds. The default.
 
-    T     = queue_s + kv_wait_s + prefill_s               the request's own time to first token, its
+    T     = queue_s + room_wait_s + prefill_s             the request's own time to first token, its
                                                           work as the fastest candidate would do it
     D     = decode_s + interrupted_s                      and from there to its end
     X     = stall_s + slowdown_s                          the delay it imposes on who is there;
@@ -65,7 +65,7 @@ class MarginalCost(Stateless):
         for row in rows:
             speed = fastest_s / row.uncached_s if row.uncached_s else 1.0
             longer_s = row.work_s * (1 - speed)
-            first_token_s = row.queue_s + row.kv_wait_s + row.prefill_s - longer_s
+            first_token_s = row.queue_s + row.room_wait_s + row.prefill_s - longer_s
             own_s = _price_s(first_token_s, weight) + row.decode_s + row.interrupted_s
             imposed_s = others * row.stall_s
             row.score = own_s + imposed_s + others * row.slowdown_s + WORK_WEIGHT * row.work_s

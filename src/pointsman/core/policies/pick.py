@@ -7,7 +7,7 @@ from typing import Final
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.row import Row
 
-NO_ROOM = "kv_blocks: no candidate has room"
+NO_ROOM = "room: no candidate has any"
 
 TIE_BAND_RATIO: Final = 0.05
 TIE_BAND_S: Final = 0.002
@@ -19,7 +19,8 @@ tell 2 ms apart, and a machine that is busy otherwise adds as much to any answer
 def pick(
     rows: Sequence[Row], *, why: str, band_ratio: float = 0.0, band_s: float = 0.0
 ) -> Choice | Hold:
-    """The best row that fits. Holds when none does: every candidate's KV blocks are leased."""
+    """The best row that fits. Holds when none does: every candidate's KV blocks are leased, or it
+    runs as many requests as it can."""
     fitting = [row for row in rows if row.fits]
     if not fitting:
         return Hold(NO_ROOM)
@@ -40,13 +41,13 @@ def pick_in_order(
 
 
 def pick_cheapest(rows: Sequence[Row], *, why: str, weight: float = 1.0) -> Choice | Hold:
-    """The best row in seconds, fitting or not: holds when waiting for a full node's memory is
-    cheaper than any node with room. Scores must contain `kv_wait_s`, a second of which counts
+    """The best row in seconds, fitting or not: holds when waiting for room on a full node is
+    cheaper than any node that has some. Scores must contain `room_wait_s`, a second of which counts
     `weight` at least."""
     choice = _least(rows, why=why, band_ratio=TIE_BAND_RATIO, band_s=weight * TIE_BAND_S)
     if choice.row.fits:
         return choice
-    return Hold(f"kv_blocks: waiting for {choice.row.node} is cheapest")
+    return Hold(f"room: waiting for {choice.row.node} is cheapest")
 
 
 def _least(rows: Sequence[Row], *, why: str, band_ratio: float, band_s: float) -> Choice:

@@ -1,4 +1,4 @@
-"""What an engine says of itself: kind, version, models, KV capacity, event sources.
+"""What an engine says of itself: kind, version, models, capacity, event sources.
 
 Only /v1/models must answer. Everything else is asked because some engine has it, and its
 absence is a fact like any other: features are detected, never assumed from a name.
@@ -45,6 +45,7 @@ async def describe(get: Get, host: str, rank: int | None = None) -> Description:
         models=_with_context(models.cards, props),
         block_tokens=page.block_size or None,  # 0 is none that could be cut
         kv_blocks=page.kv_blocks_total,
+        running_max=props.running_max if props else None,
     )
     has_events = kind in _WITH_EVENTS
     published = await _body(get, "/kv_event_sources") if has_events else b""

@@ -1,4 +1,4 @@
-"""GET /props (llama.cpp): version and context length of a slot."""
+"""GET /props (llama.cpp): version, slots, and the context length of one."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ class _Settings(msgspec.Struct, frozen=True):
 
 
 class Props(msgspec.Struct, frozen=True):
-    """What routing uses of it. `total_slots` requests run at once, the rest wait."""
+    """What routing uses of it. `total_slots` requests run at once; the rest wait inside."""
 
     default_generation_settings: _Settings | None = None
     total_slots: int | None = None
@@ -18,6 +18,11 @@ class Props(msgspec.Struct, frozen=True):
     def context_tokens(self) -> int | None:
         settings = self.default_generation_settings
         return settings.n_ctx if settings else None
+
+    @property
+    def running_max(self) -> int | None:
+        slots = self.total_slots
+        return slots if slots is not None and slots > 0 else None
 
 
 _decode = msgspec.json.Decoder(Props, strict=False).decode
