@@ -56,12 +56,12 @@ async def test_a_router_that_comes_late_knows_the_cache_exactly() -> None:
         await ask(engine.url, "once upon a time " * 60)
         cluster.add(engine.url)
         await cluster.ready()
-        await eventually(lambda: cluster.node().trust is IndexTrust.EXACT)
+        await eventually(lambda: cluster.node().index_trust is IndexTrust.EXACT)
         known = cluster.node().index_blocks
         assert known >= 15
         await ask(engine.url, "another story altogether " * 60)
         await eventually(lambda: cluster.node().index_blocks > known)
-        assert cluster.node().trust is IndexTrust.EXACT
+        assert cluster.node().index_trust is IndexTrust.EXACT
         status = cluster.fleet.status(cluster.node().name)
         assert status is not None
         assert status.events.startswith("subscribed to tcp://127.0.0.1:")
@@ -73,12 +73,12 @@ async def test_an_engine_that_restarts_in_place_is_forgotten() -> None:
         await ask(engine.url, "once upon a time " * 200)
         cluster.add(engine.url)
         await cluster.ready()
-        await eventually(lambda: cluster.node().trust is IndexTrust.EXACT)
+        await eventually(lambda: cluster.node().index_trust is IndexTrust.EXACT)
         before = cluster.node().index_blocks
         await simulate(engine.url, restart=True)
         await ask(engine.url, "a short one " * 10)
         await eventually(lambda: 0 < cluster.node().index_blocks < before)
-        await eventually(lambda: cluster.node().trust is IndexTrust.EXACT)
+        await eventually(lambda: cluster.node().index_trust is IndexTrust.EXACT)
 
 
 class Publisher:
@@ -164,7 +164,7 @@ async def test_a_gap_is_replayed_from_where_it_began() -> None:
         await publisher.publish(4)
         await eventually(lambda: cluster.node().index_blocks == 5)
         assert publisher.asked == [0, 2]
-        assert cluster.node().trust is IndexTrust.EXACT
+        assert cluster.node().index_trust is IndexTrust.EXACT
         assert cluster.count("kv_event_gaps", node="n") == 1
 
 
@@ -177,7 +177,7 @@ async def test_a_gap_beyond_the_replay_buffer_degrades() -> None:
         publisher.kept.clear()
         publisher.keep(8, 9)
         await publisher.publish(9)
-        await eventually(lambda: cluster.node().trust is IndexTrust.DEGRADED)
+        await eventually(lambda: cluster.node().index_trust is IndexTrust.DEGRADED)
         assert cluster.node().index_blocks == 3
         assert cluster.count("kv_event_losses", node="n") == 1
 
@@ -191,11 +191,11 @@ async def test_a_replay_that_is_never_answered_blocks_nothing(
         publisher.answers = False
         cluster.add(engine.url)
         await eventually(lambda: bool(publisher.asked))
-        assert cluster.node().trust is IndexTrust.HISTORY
+        assert cluster.node().index_trust is IndexTrust.HISTORY
         await eventually(lambda: cluster.count("kv_event_replays", node="n") == 1)
         await asyncio.sleep(0.1)
         await publisher.publish(7)
-        await eventually(lambda: cluster.node().trust is IndexTrust.DEGRADED)
+        await eventually(lambda: cluster.node().index_trust is IndexTrust.DEGRADED)
         assert cluster.node().index_blocks == 1
 
 
@@ -206,7 +206,7 @@ async def test_a_replay_that_breaks_off_is_resumed() -> None:
         publisher.falls_silent_after = 2
         cluster.add(engine.url)
         await eventually(lambda: len(publisher.asked) >= 3)
-        await eventually(lambda: cluster.node().trust is IndexTrust.EXACT)
+        await eventually(lambda: cluster.node().index_trust is IndexTrust.EXACT)
         assert publisher.asked == [0, 2, 4]
         assert cluster.node().index_blocks == 5
 
@@ -232,7 +232,7 @@ async def test_replays_take_their_turns(monkeypatch: pytest.MonkeyPatch) -> None
         assert other.asked == []
         await cluster.fleet.remove(NodeName("first"))
         await eventually(lambda: bool(other.asked))
-        await eventually(lambda: cluster.node("second").trust is IndexTrust.EXACT)
+        await eventually(lambda: cluster.node("second").index_trust is IndexTrust.EXACT)
 
 
 async def test_a_stray_topic_changes_nothing() -> None:
@@ -256,7 +256,7 @@ async def test_several_ranks_are_left_to_our_own_history() -> None:
         cluster.add(engine.url)
         await cluster.ready()
         await eventually(lambda: "2 data-parallel ranks" in events(cluster))
-        assert cluster.node().trust is IndexTrust.HISTORY
+        assert cluster.node().index_trust is IndexTrust.HISTORY
 
 
 async def test_events_can_be_switched_off_and_named_by_hand() -> None:
@@ -275,7 +275,7 @@ async def test_events_can_be_switched_off_and_named_by_hand() -> None:
             while cluster.node().index_blocks == 0:  # the subscription takes a moment
                 await publisher.publish(0)
                 await asyncio.sleep(0.02)
-        assert cluster.node().trust is IndexTrust.EXACT
+        assert cluster.node().index_trust is IndexTrust.EXACT
 
 
 async def test_an_endpoint_that_cannot_be_is_named() -> None:

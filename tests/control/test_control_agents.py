@@ -243,7 +243,10 @@ async def test_blocks_that_are_told_are_the_index() -> None:
     async with listening() as (cluster, agents), announced(cluster, agents) as raw:
         await raw.send(whole(1, BLOCKS[:3], BLOCKS[:3]))
         assert await raw.next() == Ack(1)
-        assert (cluster.node("e").index_blocks, cluster.node("e").trust) == (3, IndexTrust.EXACT)
+        assert (cluster.node("e").index_blocks, cluster.node("e").index_trust) == (
+            3,
+            IndexTrust.EXACT,
+        )
 
 
 async def test_copies_that_differ_are_compared_and_healed_with_the_next_beat() -> None:
@@ -255,13 +258,13 @@ async def test_copies_that_differ_are_compared_and_healed_with_the_next_beat() -
         compare = await raw.next()
         assert isinstance(compare, Compare)
         assert await raw.next() == Ack(3)
-        assert cluster.node("e").trust is IndexTrust.DEGRADED
+        assert cluster.node("e").index_trust is IndexTrust.DEGRADED
         digests = unpack_digests(compare.digests)
         differing = [b for b in BLOCKS[:5] if digests[bucket_of(b)] != b]
         assert differing == BLOCKS[2:4]
         for block in differing:
             await raw.send(Bucket(0, 1, bucket_of(block), pack_hashes([block])))
-        await eventually(lambda: cluster.node("e").trust is IndexTrust.EXACT)
+        await eventually(lambda: cluster.node("e").index_trust is IndexTrust.EXACT)
         assert cluster.node("e").index_blocks == 5
         await raw.send(whole(4, BLOCKS[:5], []))
         assert await raw.next() == Ack(4), "nothing is left to compare"
@@ -278,7 +281,7 @@ async def test_an_agent_that_never_agrees_is_not_asked_for_ever() -> None:
                 assert isinstance(frame, Compare)
                 asked += 1
         assert asked == 5
-        assert cluster.node("e").trust is IndexTrust.DEGRADED
+        assert cluster.node("e").index_trust is IndexTrust.DEGRADED
 
 
 async def test_bad_news_is_believed_and_good_news_is_checked_from_here() -> None:
@@ -325,12 +328,12 @@ async def test_an_agent_that_comes_back_finds_its_engines_as_they_were() -> None
         async with announced(cluster, agents) as raw:
             await raw.send(whole(1, BLOCKS[:3], BLOCKS[:3]))
             await raw.next()
-            node_id = cluster.node("e").node_id
+            node_id = cluster.node("e").incarnation
         async with announced(cluster, agents) as raw:
             await raw.send(whole(1, BLOCKS[:3], []))
             assert await raw.next() == Ack(1)
-            assert cluster.node("e").node_id == node_id
-            assert cluster.node("e").trust is IndexTrust.EXACT
+            assert cluster.node("e").incarnation == node_id
+            assert cluster.node("e").index_trust is IndexTrust.EXACT
             assert cluster.count("agent_losses", node="e") == 1
 
 
@@ -342,13 +345,13 @@ async def test_a_lost_agent_is_no_dead_engine() -> None:
         await eventually(lambda: bool(cluster.scheduler.nodes(0.0)))
         await raw.send(whole(1, BLOCKS[:3], BLOCKS[:3]))
         await raw.next()
-        node_id = cluster.node("e").node_id
+        node_id = cluster.node("e").incarnation
         assert engine.count("/metrics") == 0
         await raw.close()
-        await eventually(lambda: cluster.node("e").trust is IndexTrust.DEGRADED)
+        await eventually(lambda: cluster.node("e").index_trust is IndexTrust.DEGRADED)
         assert cluster.node("e").health is Health.READY
         await eventually(lambda: engine.count("/metrics") > 1)
-        assert cluster.node("e").node_id == node_id
+        assert cluster.node("e").incarnation == node_id
         assert cluster.node("e").index_blocks == 0, "nobody tells of removals any more"
 
 
@@ -356,10 +359,10 @@ async def test_a_new_incarnation_is_a_new_node() -> None:
     async with listening() as (cluster, agents), announced(cluster, agents) as raw:
         await raw.send(whole(1, BLOCKS[:3], BLOCKS[:3]))
         await raw.next()
-        before = cluster.node("e").node_id
+        before = cluster.node("e").incarnation
         await raw.send(Announce(0, 2, SPEC, FACTS), whole(2, BLOCKS[:3], []))
         assert await raw.next() == Ack(2)
-        assert cluster.node("e").node_id != before
+        assert cluster.node("e").incarnation != before
         assert cluster.node("e").index_blocks == 0, "beats of the former incarnation are void"
         assert cluster.node("e").health is Health.READY
 
@@ -425,7 +428,7 @@ async def test_an_agent_that_comes_back_under_another_name_has_its_engines_again
         await second.greet("other")
         await second.send(Announce(0, 1, SPEC, FACTS), whole(1, BLOCKS[:3], BLOCKS[:3]))
         assert await second.next() == Ack(1)
-        assert cluster.node("e").trust is IndexTrust.EXACT
+        assert cluster.node("e").index_trust is IndexTrust.EXACT
         assert not agents._graces
         await second.close()
 

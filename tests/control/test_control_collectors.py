@@ -161,11 +161,11 @@ async def test_an_adapter_loaded_at_run_time_appears_without_a_restart() -> None
     async with fake_engine() as engine, running_cluster() as cluster:
         cluster.add(engine.url)
         await cluster.ready()
-        incarnation = cluster.node().node_id
+        incarnation = cluster.node().incarnation
         engine.adapters.append("lora-1")
         await eventually(lambda: len(cluster.node().models) == 2)
         assert [card.name for card in cluster.service.models()] == ["m", "lora-1"]
-        assert cluster.node().node_id == incarnation
+        assert cluster.node().incarnation == incarnation
 
 
 @pytest.mark.parametrize("evidence", ["start time", "counter", "models"])
@@ -176,7 +176,7 @@ async def test_a_restarted_engine_is_a_new_incarnation(evidence: str) -> None:
         cluster.add(engine.url)
         await cluster.ready()
         await eventually(lambda: cluster.node().signals_age_s is not None)
-        before = cluster.node().node_id
+        before = cluster.node().incarnation
         await start_request(cluster, "r-1")
         assert cluster.node().inflight == 1
         match evidence:
@@ -186,7 +186,7 @@ async def test_a_restarted_engine_is_a_new_incarnation(evidence: str) -> None:
                 engine.generation_tokens = 3
             case "models":
                 engine.models = ["other"]
-        await eventually(lambda: cluster.node().node_id != before)
+        await eventually(lambda: cluster.node().incarnation != before)
         await cluster.ready()
         assert cluster.node().inflight == 0
         cluster.service.settle(RequestId("r-1"), Outcome(end=EndCause.FINISHED))
@@ -211,10 +211,10 @@ async def test_two_engines_behind_one_address_do_not_flap_for_ever(
             await eventually(lambda r=restarts: cluster.count("node_restarts", node="n") > r)  # type: ignore[misc]  # mypy infers no lambda with defaults
             await cluster.ready()
         await eventually(lambda: cluster.node().signals_age_s is not None)
-        incarnation = cluster.node().node_id
+        incarnation = cluster.node().incarnation
         engine.restart()
         await eventually(lambda: "load balancer" in problem(cluster))
-        assert cluster.node().node_id == incarnation
+        assert cluster.node().incarnation == incarnation
         assert cluster.service.ready()
 
 
@@ -229,9 +229,9 @@ async def test_a_drained_node_stays_drained_over_a_restart() -> None:
         cluster.add(engine.url)
         await cluster.ready()
         assert cluster.fleet.drain(NodeName("n"), True)
-        before = cluster.node().node_id
+        before = cluster.node().incarnation
         engine.restart()
-        await eventually(lambda: cluster.node().node_id != before)
+        await eventually(lambda: cluster.node().incarnation != before)
         await cluster.ready()
         assert cluster.node().draining
         assert not cluster.service.ready()

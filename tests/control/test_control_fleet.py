@@ -106,7 +106,11 @@ async def test_a_node_configured_otherwise_stays_the_same_incarnation() -> None:
         spec = NodeSpec(name=NAME, url=engine.url, pool="long", concurrency_max=3)
         cluster.fleet.respecify(spec)
         after = cluster.node()
-        assert (after.node_id, after.pool, after.concurrency_max) == (before.node_id, "long", 3)
+        assert (after.incarnation, after.pool, after.concurrency_max) == (
+            before.incarnation,
+            "long",
+            3,
+        )
         assert after.health is Health.READY
         assert cluster.fleet.namesakes(spec) == [NAME]
 

@@ -254,7 +254,7 @@ def test_what_an_engine_says_of_itself_stays_on_its_line(caplog: pytest.LogCaptu
     for _ in range(2):
         (node, *_others) = house.scheduler.nodes(house.time_s)
         detail = "bad\r\nERROR forged"
-        house.service.submit(NodeJudged(node.node_id, healthy=False, detail=detail))
+        house.service.submit(NodeJudged(node.incarnation, healthy=False, detail=detail))
     (said,) = [record.getMessage() for record in caplog.records if "suspect" in record.getMessage()]
     assert said.endswith(r"bad\r\nERROR forged")
 
@@ -360,5 +360,5 @@ def test_an_engine_whose_circuit_is_open_is_called_out_of_service(
     house = House(nodes=2)
     for _ in range(3):
         (node, *_others) = house.scheduler.nodes(house.time_s)
-        house.service.submit(NodeJudged(node.node_id, healthy=False, detail="gibberish"))
+        house.service.submit(NodeJudged(node.incarnation, healthy=False, detail="gibberish"))
     assert f"engine {node.name} is out of service (open): feedback: gibberish" in caplog.text

@@ -185,7 +185,7 @@ def test_a_node_that_is_configured_otherwise_keeps_what_it_holds_and_runs() -> N
     changed = spec("a", pool="long", concurrency_max=1, labels=(("gpu", "h100"),))
     assert scheduler.step(NodeChanged(node_id, changed), 0.2) == []
     (view,) = scheduler.nodes(0.2)
-    assert (view.node_id, view.pool, view.concurrency_max) == (node_id, "long", 1)
+    assert (view.incarnation, view.pool, view.concurrency_max) == (node_id, "long", 1)
     assert (view.inflight, view.index_blocks) == (1, blocks)
     assert scheduler.inflight_on(node_id) == 1
     (held,) = scheduler.step(Arrived(request("s")), 0.2)

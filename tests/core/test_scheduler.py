@@ -304,7 +304,7 @@ def test_late_events_of_a_former_incarnation_are_ignored() -> None:
     driver.step(NodeReported(old, 0.0, NodeSignals(running=5)))
     driver.settle("r1")
     (view,) = driver.scheduler.nodes(0.0)
-    assert (view.node_id, view.inflight, view.signals.running) == (NodeId(old + 1), 0, None)
+    assert (view.incarnation, view.inflight, view.signals.running) == (NodeId(old + 1), 0, None)
     assert view.index_blocks == 0
 
 
@@ -354,7 +354,7 @@ def test_ready_and_models_come_from_the_registry() -> None:
 def test_trust_is_shown() -> None:
     driver = Driver()
     driver.ready("a")
-    assert driver.scheduler.nodes(0.0)[0].trust is IndexTrust.HISTORY
+    assert driver.scheduler.nodes(0.0)[0].index_trust is IndexTrust.HISTORY
 
 
 def test_effects_can_be_told() -> None:

@@ -221,7 +221,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert scheduler.held == len(self.held)
         views = scheduler.nodes(self.driver.now_s)
         for view in views:
-            here = [r for r, node_id in self.placed.items() if node_id == view.node_id]
+            here = [r for r, node_id in self.placed.items() if node_id == view.incarnation]
             assert view.inflight == len([r for r in here if r not in self.compensated]), view
 
     def teardown(self) -> None:

@@ -93,7 +93,7 @@ def distrusted() -> Driver:
 def test_a_doubted_index_is_not_trusted_and_says_why() -> None:
     driver = distrusted()
     [node] = driver.scheduler.nodes(driver.now_s)
-    assert node.trust is IndexTrust.DISTRUSTED
+    assert node.index_trust is IndexTrust.DISTRUSTED
     assert node.index_doubt == Doubt.MORE_FOUND
     assert node.hit_match_share is not None
     assert node.hit_match_share < 0.9
@@ -113,7 +113,7 @@ def test_events_of_what_is_not_trusted_are_ignored() -> None:
     asked = request("x", "", tokens=array("q", other))
     decision = driver.scheduler.explain(asked, driver.now_s)
     assert decision.candidates[0].index_hit_tokens == 0
-    assert driver.scheduler.nodes(driver.now_s)[0].trust is IndexTrust.DISTRUSTED
+    assert driver.scheduler.nodes(driver.now_s)[0].index_trust is IndexTrust.DISTRUSTED
 
 
 def test_the_next_incarnation_starts_without_doubt() -> None:
@@ -121,5 +121,5 @@ def test_the_next_incarnation_starts_without_doubt() -> None:
     driver.ready("a", block_tokens=BLOCK)
     driver.step(IndexTrusted(driver.ids["a"], IndexTrust.EXACT))
     [node] = driver.scheduler.nodes(driver.now_s)
-    assert (node.trust, node.index_doubt) == (IndexTrust.EXACT, "")
+    assert (node.index_trust, node.index_doubt) == (IndexTrust.EXACT, "")
     assert node.hit_match_share is None

@@ -68,7 +68,7 @@ def blocks(engine: RunningEngine) -> int:
 
 
 def is_exact(cluster: Cluster) -> Callable[[], bool]:
-    return lambda: [n.trust for n in cluster.scheduler.nodes(0.0)] == [IndexTrust.EXACT]
+    return lambda: [n.index_trust for n in cluster.scheduler.nodes(0.0)] == [IndexTrust.EXACT]
 
 
 async def test_an_agent_is_all_that_a_gateway_needs_to_know_its_engines() -> None:
@@ -122,7 +122,7 @@ async def test_a_configured_engine_keeps_its_name_and_is_not_asked_twice() -> No
                 lambda: cluster.process.fleet.status("mine").events == "told by agent a"  # type: ignore[arg-type, union-attr]  # it exists
             )
             await eventually(is_exact(cluster))
-            assert (node(cluster).name, node(cluster).node_id) == ("mine", before.node_id)
+            assert (node(cluster).name, node(cluster).incarnation) == ("mine", before.incarnation)
             assert (await cluster.complete(PROMPT)).node == "mine"
             assert fewest == [before.index_blocks], "what was known stays known"
 
@@ -154,13 +154,13 @@ async def test_without_its_agent_the_gateway_looks_for_itself(
         async with running_agent(agent_options(cluster.process.agents_port, [engine.url])):
             await eventually(is_exact(cluster))
             await cluster.complete(PROMPT)
-            node_id = node(cluster).node_id
+            node_id = node(cluster).incarnation
         await eventually(lambda: "subscribed" in cluster.process.fleet.status("a-1").events)  # type: ignore[arg-type, union-attr]  # it exists
         await eventually(is_exact(cluster))
         await eventually(lambda: node(cluster).index_blocks > 0)
         answer = await cluster.complete(PROMPT)
         assert answer.cached_tokens == await predicted_tokens(cluster, answer) == 192
-        assert (node(cluster).node_id, node(cluster).health) == (node_id, Health.READY)
+        assert (node(cluster).incarnation, node(cluster).health) == (node_id, Health.READY)
 
 
 async def test_a_restart_of_the_engine_is_a_new_incarnation() -> None:
@@ -169,7 +169,7 @@ async def test_a_restart_of_the_engine_is_a_new_incarnation() -> None:
         await eventually(lambda: (node(cluster).signals.prefix_queries or 0) > 0)
         before = node(cluster)
         await cluster.simulate(engine, restart=True)
-        await eventually(lambda: node(cluster).node_id != before.node_id)
+        await eventually(lambda: node(cluster).incarnation != before.incarnation)
         await eventually(is_exact(cluster))
         assert (await cluster.complete(PROMPT)).cached_tokens == 0
 
@@ -212,7 +212,7 @@ async def test_what_an_agent_hands_back_is_served_elsewhere() -> None:
             agent_options(cluster.process.agents_port, [first.url, second.url], front)
         ) as agent,
     ):
-        await eventually(lambda: [n.trust for n in views(cluster)] == [IndexTrust.EXACT] * 2)
+        await eventually(lambda: [n.index_trust for n in views(cluster)] == [IndexTrust.EXACT] * 2)
         holder = (await cluster.complete(PROMPT)).node
         assert (await cluster.complete(PROMPT)).node == holder
         busy = agent.reports[int(holder[-1]) - 1].front
@@ -246,7 +246,7 @@ def views(cluster: Cluster) -> list[NodeView]:
 
 
 def told_blocks(cluster: Cluster) -> int:
-    blocks = cluster.scheduler.told(node(cluster).node_id)
+    blocks = cluster.scheduler.told(node(cluster).incarnation)
     return 0 if blocks is None else len(blocks)
 
 

@@ -35,7 +35,7 @@ async def supervised(*more: str) -> AsyncIterator[tuple[Cluster, Agent]]:
         )
         async with running_agent(options) as agent:
             await eventually(
-                lambda: [n.trust for n in cluster.scheduler.nodes(0.0)] == [IndexTrust.EXACT]
+                lambda: [n.index_trust for n in cluster.scheduler.nodes(0.0)] == [IndexTrust.EXACT]
             )
             yield cluster, agent
 
@@ -44,12 +44,12 @@ async def test_an_engine_that_dies_is_back_as_a_new_one() -> None:
     async with supervised("--speed", "100") as (cluster, agent):
         assert (await cluster.complete(PROMPT)).cached_tokens == 0
         assert (await cluster.complete(PROMPT)).cached_tokens == 192
-        before = node(cluster).node_id
+        before = node(cluster).incarnation
         pid = agent.pids[0]
         assert pid is not None
         await asyncio.create_subprocess_exec("kill", "-9", str(pid))
-        await eventually(lambda: node(cluster).node_id != before)
-        await eventually(lambda: node(cluster).trust is IndexTrust.EXACT)
+        await eventually(lambda: node(cluster).incarnation != before)
+        await eventually(lambda: node(cluster).index_trust is IndexTrust.EXACT)
         assert (await cluster.complete(PROMPT)).cached_tokens == 0
         assert agent.pids != [pid]
 

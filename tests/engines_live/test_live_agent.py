@@ -42,5 +42,5 @@ async def test_what_an_agent_tells_is_what_the_engines_hold(vllms: Sequence[Live
 
 async def until_known(cluster: LiveCluster, count: int) -> None:
     async with asyncio.timeout(30):
-        while [n.trust for n in cluster.scheduler.nodes(0.0)] != ["exact"] * count:  # noqa: ASYNC110 - tells nobody
+        while [n.index_trust for n in cluster.scheduler.nodes(0.0)] != ["exact"] * count:  # noqa: ASYNC110 - tells nobody
             await asyncio.sleep(0.05)

@@ -80,7 +80,7 @@ class Pair:
 
     @property
     def trust(self) -> str:
-        return str(self.view.trust)
+        return str(self.view.index_trust)
 
     def in_sync(self) -> bool:
         return self.watch.in_sync
@@ -157,10 +157,10 @@ def test_a_new_incarnation_starts_with_nothing() -> None:
     pair.node.recover()
     pair.prompt(7)
     pair.until(2.05)
-    assert pair.view.node_id == before.node_id  # nobody has noticed
+    assert pair.view.incarnation == before.incarnation  # nobody has noticed
     assert pair.view.index_blocks == 3
     pair.until(20.0)
-    assert pair.view.node_id != before.node_id
+    assert pair.view.incarnation != before.incarnation
     assert pair.cached == {7}
     assert pair.agree()
 

@@ -4,13 +4,12 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import asdict
 
 from pointsman.control.counters import ServiceCounters
 from pointsman.control.fleet import NodeStatus
 from pointsman.control.listed import Ranks
-from pointsman.core.calibration import Speeds
-from pointsman.core.events import IndexTrust, ModelCard, NodeFacts, NodeSignals, NodeSpec
-from pointsman.core.health import Cause, Health
+from pointsman.core.events import ModelCard, NodeSpec
 from pointsman.core.ids import NAME_PATTERN, ModelName, NodeName
 from pointsman.core.limits import CONCURRENCY_MAX
 from pointsman.core.stats import Stats
@@ -18,88 +17,18 @@ from pointsman.core.views import AdmissionView, HotPrefixView, NodeView
 from pointsman.engines.adapters.address import one_spelling
 
 
-class NodeState(msgspec.Struct, frozen=True, kw_only=True):
-    """One node: what the core sees, and what the collectors say of their work. `weight` is the
-    share of its peers' work that it may have; `health_cause` and `health_detail` say why.
+class NodeState(NodeView, frozen=True, kw_only=True):
+    """One node: what the core sees, and what the collectors say of their work. `problem` says why
+    it is not described; `events` where its cache events come from."""
 
-    `problem` says why it is not described; `events` where its cache events come from;
-    `index_doubt` why the index is not believed there any more.
-    Seconds and tokens; null is unknown.
-    """
-
-    name: NodeName
-    incarnation: int
-    url: str
-    health: Health
-    health_cause: Cause
-    health_detail: str
-    weight: float
-    failures: int
-    problem: str
-    draining: bool
-    pool: str
-    zone: str
-    labels: dict[str, str]
-    models: tuple[ModelCard, ...]
-    facts: NodeFacts
-    signals: NodeSignals
-    signals_age_s: float | None
-    inflight: int
-    foreign: int
-    concurrency_max: int
-    queue_s: float
-    remaining_s: float
-    kv_blocks_leased: int
-    kv_blocks: int | None
-    index_trust: IndexTrust
-    index_blocks: int
-    events: str
-    restarts: int
-    calibrated: bool
-    speeds: Speeds
-    cached_tokens_predicted: int
-    cached_tokens_reported: int
-    hit_match_share: float | None
-    index_doubt: str
+    problem: str = ""
+    events: str = ""
+    restarts: int = 0
 
     @classmethod
     def of(cls, view: NodeView, status: NodeStatus | None) -> "NodeState":
-        return cls(
-            name=view.name,
-            incarnation=view.node_id,
-            url=view.url,
-            health=view.health,
-            health_cause=view.health_cause,
-            health_detail=view.health_detail,
-            weight=view.weight,
-            failures=view.failures,
-            problem=status.problem if status else "",
-            draining=view.draining,
-            pool=view.pool,
-            zone=view.zone,
-            labels=dict(view.labels),
-            models=view.models,
-            facts=view.facts,
-            signals=view.signals,
-            signals_age_s=view.signals_age_s,
-            inflight=view.inflight,
-            foreign=view.foreign,
-            concurrency_max=view.concurrency_max,
-            queue_s=view.queue_s,
-            remaining_s=view.remaining_s,
-            kv_blocks_leased=view.kv_blocks_leased,
-            kv_blocks=view.kv_blocks,
-            index_trust=view.trust,
-            index_blocks=view.index_blocks,
-            events=status.events if status else "",
-            restarts=status.restarts if status else 0,
-            calibrated=view.calibrated,
-            speeds=view.speeds,
-            cached_tokens_predicted=view.predicted_tokens,
-            cached_tokens_reported=view.reported_tokens,
-            hit_match_share=view.hit_match_share,
-            index_doubt=view.index_doubt,
-        )
+        known = {} if status is None else asdict(status)
+        return cls(**asdict(view), **known)
 
 
 class Totals(msgspec.Struct, frozen=True):

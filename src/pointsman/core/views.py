@@ -22,13 +22,14 @@ from pointsman.core.self_check import Doubt
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """A node at one moment. `weight` is the share of its peers' work that it may have, `failures`
-    are requests in a row that came to nothing there. `remaining_s` is the work it has left, in
-    seconds; `signals_age_s` is None when it was never scraped. Hit totals are in tokens;
-    `hit_match_share` is of the answers whose hit was foretold, None before there was one."""
+    """A node at one moment. `weight` is the share of its peers' work that it may have, and
+    `health_cause` and `health_detail` say why; `failures` are requests in a row that came to
+    nothing there. `remaining_s` is the work it has left, in seconds; `signals_age_s` is None when
+    it was never scraped. Hits are in tokens; `hit_match_share` is of the answers whose hit was
+    foretold, None before there was one; `index_doubt` says why its events are not believed."""
 
     name: NodeName
-    node_id: NodeId
+    incarnation: NodeId
     url: str
     health: Health
     health_cause: Cause
@@ -38,7 +39,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool
     pool: str
     zone: str
-    labels: tuple[tuple[str, str], ...]
+    labels: dict[str, str]
     models: tuple[ModelCard, ...]
     facts: NodeFacts
     signals: NodeSignals
@@ -50,12 +51,12 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     remaining_s: float
     kv_blocks_leased: int
     kv_blocks: int | None
-    trust: IndexTrust
+    index_trust: IndexTrust
     index_blocks: int
     calibrated: bool
     speeds: Speeds
-    predicted_tokens: int
-    reported_tokens: int
+    cached_tokens_predicted: int
+    cached_tokens_reported: int
     hit_match_share: float | None
     index_doubt: str
 
@@ -72,7 +73,7 @@ def node_view(node: Node, ledger: Ledger, residency: Residency, now_s: float) ->
     age_s = None if node.signals_at_s is None else now_s - node.signals_at_s
     return NodeView(
         name=node.name,
-        node_id=node.id,
+        incarnation=node.id,
         url=node.spec.url,
         health=node.health,
         health_cause=node.condition.cause,
@@ -82,7 +83,7 @@ def node_view(node: Node, ledger: Ledger, residency: Residency, now_s: float) ->
         draining=node.draining,
         pool=node.spec.pool,
         zone=node.spec.zone,
-        labels=node.spec.labels,
+        labels=dict(node.spec.labels),
         models=node.models,
         facts=node.facts,
         signals=node.signals,
@@ -94,12 +95,12 @@ def node_view(node: Node, ledger: Ledger, residency: Residency, now_s: float) ->
         remaining_s=node.queue_ahead_s(now_s) + running_s(node, node.calibration.holding),
         kv_blocks_leased=ledger.account(node.id).leased,
         kv_blocks=node.facts.kv_blocks,
-        trust=node.trust,
+        index_trust=node.trust,
         index_blocks=residency.blocks(node),
         calibrated=node.calibration.calibrated,
         speeds=node.speeds,
-        predicted_tokens=node.predicted_tokens,
-        reported_tokens=node.reported_tokens,
+        cached_tokens_predicted=node.predicted_tokens,
+        cached_tokens_reported=node.reported_tokens,
         hit_match_share=node.hits.match_share if node.hits.samples else None,
         index_doubt=node.hits.doubt if node.trust is IndexTrust.DISTRUSTED else Doubt.NONE,
     )

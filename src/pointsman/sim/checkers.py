@@ -55,7 +55,7 @@ def check_over(
 def _check_index(view: NodeView, watch: Watch, node: SimulatedNode) -> None:
     """An index fed by events is the engine's cache once everything was told; one of our own
     placements is no larger than the engine."""
-    match view.trust:
+    match view.index_trust:
         case IndexTrust.HISTORY | IndexTrust.DISTRUSTED:
             assert view.kv_blocks is None or view.index_blocks <= view.kv_blocks, view
         case IndexTrust.EXACT:
@@ -65,4 +65,4 @@ def _check_index(view: NodeView, watch: Watch, node: SimulatedNode) -> None:
         case IndexTrust.DEGRADED:
             pass  # what was lost is not known
         case _:
-            assert_never(view.trust)
+            assert_never(view.index_trust)

@@ -52,8 +52,8 @@ _NODE_GAUGES: tuple[tuple[str, str, _Read], ...] = (
     ("kv_blocks_leased", "KV blocks leased by the ledger.", lambda n: n.kv_blocks_leased),
     ("kv_blocks", "KV blocks the engine has.", lambda n: n.kv_blocks),
     ("index_blocks", "Blocks the index believes are cached there.", lambda n: n.index_blocks),
-    ("hit_tokens_predicted", "Cached tokens expected there.", lambda n: n.predicted_tokens),
-    ("hit_tokens_reported", "Cached tokens it reported.", lambda n: n.reported_tokens),
+    ("hit_tokens_predicted", "Cached tokens expected there.", lambda n: n.cached_tokens_predicted),
+    ("hit_tokens_reported", "Cached tokens it reported.", lambda n: n.cached_tokens_reported),
     ("hit_match_ratio", "Answers whose hit was as expected, of late.", lambda n: n.hit_match_share),
     ("calibrated", "1 if its speeds are learned, 0 if assumed.", lambda n: n.calibrated),
 )
@@ -227,7 +227,7 @@ def _trust(nodes: Iterable[NodeView]) -> Metric:
         labels=("node", "trust"),
     )
     for node in nodes:
-        family.add_metric((node.name, node.trust), 1)
+        family.add_metric((node.name, node.index_trust), 1)
     return family
 
 
