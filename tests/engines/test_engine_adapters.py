@@ -53,10 +53,27 @@ def engine(bodies: Mapping[str, bytes], **statuses: int) -> Get:
     return get
 
 
-async def test_a_block_size_of_nothing_is_not_known() -> None:
-    metrics = VLLM_METRICS.replace(b'block_size="32"', b'block_size="0"')
-    known = await describe(engine({**VLLM, "/metrics": metrics}), "10.0.0.7")
-    assert known.facts.block_tokens is None
+@pytest.mark.parametrize("told", [b"0", b"65537", b"999999999999999"])
+async def test_numbers_that_cannot_be_are_not_known(told: bytes) -> None:
+    """Blocks of nothing cannot be cut, and a scheduler would refuse an agent that tells of them."""
+    metrics = VLLM_METRICS.replace(b'="32"', b'="%b"' % told).replace(b"512", b"9" * 15)
+    models = VLLM_MODELS.replace(b"4096", b"-5")
+    bodies = {**VLLM, "/metrics": metrics, "/v1/models": models}
+    facts = (await describe(engine(bodies), "10.0.0.7")).facts
+    assert (facts.block_tokens, facts.kv_blocks) == (None, None)
+    assert facts.models[0].context_tokens_max is None
+
+
+async def test_names_without_end_are_left_out() -> None:
+    """What is told of an engine has to fit into an agent's frame."""
+    long = b"x" * 1_000
+    models = VLLM_MODELS.replace(b'"lora"', b'"%b"' % long).replace(
+        b'"base",', b'"base","root":"%b",' % long, 1
+    )
+    bodies = {**VLLM, "/v1/models": models, "/version": b'{"version":"%b"}' % long}
+    facts = (await describe(engine(bodies), "10.0.0.7")).facts
+    assert facts.models == (ModelCard(ModelName("base"), 4096),)
+    assert len(facts.version) == 100
 
 
 async def test_vllm_says_everything() -> None:

@@ -31,7 +31,7 @@ from pointsman.cli.yaml_reader import checked_by
 from pointsman.control.listed import Ranks
 from pointsman.core import limits
 from pointsman.core.ids import NAME_PATTERN
-from pointsman.core.limits import CONCURRENCY_MAX, NODES_MAX
+from pointsman.core.limits import CONCURRENCY_MAX, MODEL_CHARS_MAX, NODES_MAX
 from pointsman.core.policies import catalog
 from pointsman.engines.adapters.address import kv_events_problem, one_spelling, url_problem
 from pointsman.engines.adapters.keys import key_problem
@@ -265,7 +265,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(
             min_length=1,
-            max_length=512,
+            max_length=MODEL_CHARS_MAX,
             description="The model as clients name it. Its adapters come along.",
         ),
     ]

@@ -11,7 +11,7 @@ from pointsman.control.fleet import NodeStatus
 from pointsman.control.listed import Ranks
 from pointsman.core.events import ModelCard, NodeSpec
 from pointsman.core.ids import NAME_PATTERN, ModelName, NodeName
-from pointsman.core.limits import CONCURRENCY_MAX
+from pointsman.core.limits import CONCURRENCY_MAX, MODEL_CHARS_MAX
 from pointsman.core.stats import Stats
 from pointsman.core.views import AdmissionView, HotPrefixView, NodeView
 from pointsman.engines.adapters.address import one_spelling
@@ -103,7 +103,7 @@ class NewNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     name: Annotated[NodeName, Meta(pattern=NAME_PATTERN)]
     url: str
-    models: tuple[ModelName, ...] = ()
+    models: tuple[Annotated[ModelName, Meta(max_length=MODEL_CHARS_MAX)], ...] = ()
     pool: str = "default"
     zone: str = ""
     labels: dict[str, str] = {}

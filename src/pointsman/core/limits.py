@@ -120,6 +120,14 @@ TICK_S_MAX: Final = 1.0
 TICK_S_MIN: Final = 0.002
 """Between ticks, at least: a deadline that stays due must not spin a shell's loop."""
 
+BLOCK_TOKENS_MAX: Final = 1 << 16
+KV_BLOCKS_MAX: Final = 1 << 32
+"""What is believed of an engine's KV blocks: a page of 65,536 tokens, and more of them than any
+memory holds."""
+
+MODEL_CHARS_MAX: Final = 512
+"""Of a model's name, asked for or served: it stands in keys, labels and answers."""
+
 CONCURRENCY_MAX: Final = 100_000
 """What may be configured as a node's requests in flight: more than the gateway has."""
 

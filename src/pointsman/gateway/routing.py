@@ -11,7 +11,7 @@ from xxhash import xxh3_128_hexdigest
 from pointsman.core.blocks import Prompt
 from pointsman.core.errors import Reason
 from pointsman.core.ids import ModelName, RequestId
-from pointsman.core.limits import PRIORITY_NORMAL
+from pointsman.core.limits import MODEL_CHARS_MAX, PRIORITY_NORMAL
 from pointsman.core.request import Request
 from pointsman.core.scheme import Namespace
 from pointsman.gateway.heads import RequestHead
@@ -31,7 +31,6 @@ _ENGINES_PRIORITY_LINE: Final = b"%b: %%d\r\n" % ENGINES_HEADER.encode()
 _PRIORITY_LINE: Final = b"%b: %%d\r\n" % PRIORITY_HEADER.encode()
 _WITH_FORMS: Final = (Endpoint.AUDIO, Endpoint.OTHER)
 _HINT_CHARS_MAX: Final = 256
-_MODEL_CHARS_MAX: Final = 512
 _SLO_TTFT_MS_MAX: Final = 3_600_000.0
 
 
@@ -82,8 +81,8 @@ def routing_fields(endpoint: Endpoint, head: RequestHead, body: bytes) -> Routin
         fields = RoutingFields(model=_form_model(head.content_type.decode("latin-1"), body))
     else:
         fields = read_request(endpoint, body)
-    if fields.model is not None and len(fields.model) > _MODEL_CHARS_MAX:
-        message = f"'model' is longer than {_MODEL_CHARS_MAX} characters. Send a model's name."
+    if fields.model is not None and len(fields.model) > MODEL_CHARS_MAX:
+        message = f"'model' is longer than {MODEL_CHARS_MAX} characters. Send a model's name."
         raise BadRequest(message, "model", "invalid_value")
     return fields
 

@@ -15,7 +15,7 @@ from pointsman.control.fleet import Fleet, NodeRefused
 from pointsman.control.service import SchedulerService
 from pointsman.core.events import NodeFacts
 from pointsman.core.ids import NAME_PATTERN, NodeName
-from pointsman.core.limits import CONCURRENCY_MAX, NODES_MAX
+from pointsman.core.limits import BLOCK_TOKENS_MAX, CONCURRENCY_MAX, KV_BLOCKS_MAX, NODES_MAX
 from pointsman.engines.adapters.address import one_spelling, url_problem
 from pointsman.wire.control import Announce, Farewell
 
@@ -32,9 +32,6 @@ there again within a second or two."""
 
 RETIRE_S = 30.0
 """For requests on an engine that its agent has ended to finish."""
-
-BLOCK_TOKENS_MAX = 1 << 16
-KV_BLOCKS_MAX = 1 << 32
 
 log = logging.getLogger(__name__)
 

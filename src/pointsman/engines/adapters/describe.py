@@ -7,11 +7,14 @@ absence is a fact like any other: features are detected, never assumed from a na
 import msgspec
 
 from pointsman.core.events import ModelCard, NodeFacts
+from pointsman.core.limits import BLOCK_TOKENS_MAX, KV_BLOCKS_MAX
 from pointsman.engines.adapters.event_sources import EventSource, read_event_sources
 from pointsman.engines.adapters.model_list import ModelList, read_model_list
 from pointsman.engines.adapters.props import Props, read_props
 from pointsman.engines.adapters.reply import EngineTrouble, Get
 from pointsman.wire.engine_metrics import EngineKind, EngineSignals, ranks_on, read_metrics
+
+VERSION_CHARS_MAX = 100
 
 
 class NotReady(Exception):  # noqa: N818 - named by whose state it is
@@ -43,8 +46,8 @@ async def describe(get: Get, host: str, rank: int | None = None) -> Description:
         kind=kind,
         version=await _version(get, kind, props),
         models=_with_context(models.cards, props),
-        block_tokens=page.block_size or None,  # 0 is none that could be cut
-        kv_blocks=page.kv_blocks_total,
+        block_tokens=_believed(page.block_size, 1, BLOCK_TOKENS_MAX),
+        kv_blocks=_believed(page.kv_blocks_total, 0, KV_BLOCKS_MAX),
         running_max=props.running_max if props else None,
     )
     has_events = kind in _WITH_EVENTS
@@ -104,17 +107,23 @@ def _kind(page: EngineSignals, models: ModelList) -> EngineKind:
     return next((kind for kind in EngineKind if kind == models.owner), EngineKind.UNKNOWN)
 
 
+def _believed(told: int | None, least: int, most: int) -> int | None:
+    """A number that can be. Any other is as good as none: no block of 0 tokens can be cut."""
+    return told if told is not None and least <= told <= most else None
+
+
 class _Version(msgspec.Struct, frozen=True):
     version: str = ""
 
 
 async def _version(get: Get, kind: EngineKind, props: Props | None) -> str:
     if props is not None:
-        return props.build_info
+        return props.build_info[:VERSION_CHARS_MAX]
     if kind is not EngineKind.VLLM:
         return ""
     try:
-        return msgspec.json.decode(await _body(get, "/version"), type=_Version).version
+        version = msgspec.json.decode(await _body(get, "/version"), type=_Version).version
+        return version[:VERSION_CHARS_MAX]
     except (msgspec.DecodeError, RecursionError):
         return ""
 

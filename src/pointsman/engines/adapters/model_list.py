@@ -4,6 +4,7 @@ import msgspec
 
 from pointsman.core.events import ModelCard
 from pointsman.core.ids import ModelName
+from pointsman.core.limits import MODEL_CHARS_MAX
 
 MODELS_MAX = 1_000
 """Models of one engine: vLLM can hold hundreds of LoRA adapters. More are cut off."""
@@ -39,14 +40,16 @@ _decode = msgspec.json.Decoder(_List, strict=False).decode
 def read_model_list(body: bytes) -> ModelList | None:
     """The models of an answer's body; None if it is no list of models."""
     try:
-        entries = _decode(body).data[:MODELS_MAX]
+        entries = _decode(body).data
     except (msgspec.DecodeError, RecursionError):
         return None
     owner = entries[0].owned_by if entries else None
-    return ModelList(tuple(map(_card, entries)), owner or "")
+    named = [entry for entry in entries if 0 < len(entry.id) <= MODEL_CHARS_MAX]
+    return ModelList(tuple(map(_card, named[:MODELS_MAX])), owner or "")
 
 
 def _card(entry: _Entry) -> ModelCard:
-    context = entry.max_model_len or (entry.meta.n_ctx if entry.meta else None)
+    context = entry.max_model_len or (entry.meta.n_ctx if entry.meta else None) or 0
     parent = ModelName(entry.parent) if entry.parent else None
-    return ModelCard(ModelName(entry.id), context, parent, entry.root)
+    root = entry.root if len(entry.root or "") <= MODEL_CHARS_MAX else None
+    return ModelCard(ModelName(entry.id), context if context > 0 else None, parent, root)
