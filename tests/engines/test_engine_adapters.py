@@ -64,6 +64,13 @@ async def test_numbers_that_cannot_be_are_not_known(told: bytes) -> None:
     assert facts.models[0].context_tokens_max is None
 
 
+@pytest.mark.parametrize("name", [b"", b"m\\nERROR all is lost", b"\\u001b[2J"])
+async def test_what_is_no_name_is_left_out(name: bytes) -> None:
+    models = VLLM_MODELS.replace(b'"lora"', b'"%b"' % name)
+    facts = (await describe(engine({**VLLM, "/v1/models": models}), "10.0.0.7")).facts
+    assert facts.models == (ModelCard(ModelName("base"), 4096),)
+
+
 async def test_names_without_end_are_left_out() -> None:
     """What is told of an engine has to fit into an agent's frame."""
     long = b"x" * 1_000

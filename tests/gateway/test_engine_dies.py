@@ -114,6 +114,28 @@ async def test_an_engine_that_dies_before_a_byte_gives_two_attempts_then_502(
         assert it.gateway.state().engine_connections_idle == 0
 
 
+@pytest.mark.parametrize(
+    ("begun", "flood"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: ", b"x"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"x"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX: ", b"x"),
+    ],
+)
+async def test_a_reply_whose_framing_never_ends_is_cut(begun: bytes, flood: bytes) -> None:
+    async def never_ends(served: Served) -> None:
+        await served.send(begun)
+        while True:
+            await served.send(flood * (65_536 // len(flood)))
+
+    async with rig(never_ends) as it:
+        answer = await it.ask(post())
+        assert answer.status == (200 if b"\nx\r" in begun else 502)
+        await it.until(lambda: it.engine.open == 0)
+        assert it.gateway.state().engine_connections == 0
+
+
 @pytest.mark.parametrize("behaviour", [hang_up, hang_up_after_the_head, speak_no_http])
 async def test_another_engine_saves_the_request_before_the_first_byte(
     behaviour: Behaviour,

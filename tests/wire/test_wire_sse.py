@@ -314,9 +314,17 @@ def test_a_stream_that_numbers_its_events_is_counted_too() -> None:
     assert scan(*events) == StreamSummary(500)
 
 
-@pytest.mark.parametrize("field", ["prompt_tokens", "completion_tokens"])
-def test_counts_that_cannot_be_true_are_no_usage(field: str) -> None:
-    usage = {"prompt_tokens": 5, "completion_tokens": 2, field: 10**400}
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"prompt_tokens": 10**400},
+        {"completion_tokens": 10**400},
+        {"completion_tokens": 10**9},
+        {"prompt_tokens_details": {"cached_tokens": 6}},
+    ],
+)
+def test_counts_that_cannot_be_true_are_no_usage(lie: dict[str, object]) -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, **lie}
     body = json.dumps({"choices": [], "usage": usage}).encode()
     assert read_answer(body).usage is None
     scanner = SseScanner()

@@ -85,12 +85,12 @@ class Replays:
     async def _replay(self, pool: NodePool, sample: Sample) -> int:
         """The status that is answered; 0 if there is no answer."""
         replay = _Replay(pool, sample, self._now_s)
-        upstream = pool.take(self._now_s())
-        if upstream is None:
-            replay.dial = self._pools.dial(pool, replay)
-        else:
-            replay.dialled(upstream)
         try:
+            upstream = pool.take(self._now_s())
+            if upstream is None:
+                replay.dial = self._pools.dial(pool, replay)
+            else:
+                replay.dialled(upstream)
             return await replay.done
         finally:
             replay.drop()

@@ -69,6 +69,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._caller: Caller | None = None
         self._is_made = False
         self._is_lost = False
+        self._framing_bytes = 0  # since the last byte of a body
         self._parser = httptools.HttpResponseParser(self)
         self._reset()
 
@@ -93,6 +94,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Write a request; `caller` hears of the reply."""
         assert self._caller is None, "one request at a time"
         self._caller = caller
+        self._framing_bytes = 0
         if len(body) <= BODY_JOIN_BYTES_MAX:
             self.transport.write(head + body)
         else:
@@ -194,14 +196,23 @@ class UpstreamConnection(asyncio.Protocol):
         """Whether it is the reply's, up to its end."""
         self.has_bytes = True
         self._is_between_chunks = False
+        taken = len(self.pieces)
         try:
             self._parser.feed_data(data)
+            self._count_framing(0 if len(self.pieces) > taken else len(data))
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._stays_open = False
             return self.complete  # what follows a whole reply is not ours to judge
         if not data.endswith(b"\r\n"):
             self._is_between_chunks = False  # the next one's size may have begun
         return True
+
+    def _count_framing(self, read_bytes: int) -> None:
+        """Bound what comes without a byte of the body: the parser keeps a field until it is whole,
+        and hints, trailers and a chunk's extension may go on for ever."""
+        self._framing_bytes = self._framing_bytes + read_bytes if read_bytes else 0
+        if self._framing_bytes > REPLY_HEAD_BYTES_MAX:
+            raise httptools.HttpParserError("the reply's framing is too large")
 
     # --- the parser's side --------------------------------------------------------------
 

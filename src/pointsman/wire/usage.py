@@ -2,9 +2,9 @@
 
 import msgspec
 
-TOKENS_MAX = 1 << 40
-"""No request has as many tokens. A count beyond is the engine's mistake, and would spoil every
-mean and sum that it enters."""
+TOKENS_MAX = 1 << 27
+"""No request has as many tokens: ten times the longest context. A count beyond is the engine's
+mistake, which would spoil every mean and sum that it enters, and be a key's debt for months."""
 
 RESPONSE_ID_MAX = 128
 """Characters of a response's id: they are 40 or so, and are remembered."""
@@ -54,8 +54,10 @@ class UsageFields(msgspec.Struct, frozen=True, gc=False):
         found = self._openai() or self._responses_or_anthropic()
         if found is None:
             return None
-        counts = (found.prompt_tokens, found.completion_tokens, found.cached_tokens or 0)
-        return found if min(counts) >= 0 and max(counts) <= TOKENS_MAX else None
+        cached = found.cached_tokens or 0
+        counts = (found.prompt_tokens, found.completion_tokens, cached)
+        can_be = min(counts) >= 0 and max(counts) <= TOKENS_MAX and cached <= found.prompt_tokens
+        return found if can_be else None
 
     def _openai(self) -> Usage | None:
         if self.prompt_tokens is None:

@@ -44,8 +44,13 @@ def read_model_list(body: bytes) -> ModelList | None:
     except (msgspec.DecodeError, RecursionError):
         return None
     owner = entries[0].owned_by if entries else None
-    named = [entry for entry in entries if 0 < len(entry.id) <= MODEL_CHARS_MAX]
+    named = [entry for entry in entries if _is_name(entry.id)]
     return ModelList(tuple(map(_card, named[:MODELS_MAX])), owner or "")
+
+
+def _is_name(text: str) -> bool:
+    """It stands in logs, where a line's end would begin another one."""
+    return 0 < len(text) <= MODEL_CHARS_MAX and text.isprintable()
 
 
 def _card(entry: _Entry) -> ModelCard:
