@@ -131,6 +131,12 @@ def test_a_replay_asks_for_one_token_in_one_piece() -> None:
     }
 
 
+def test_what_is_not_routed_by_is_replayed_as_it_stands() -> None:
+    """A client's number that no float holds must not spoil the warm-up of a node."""
+    body = b'{"model":"m","prompt":"p","seed":1e999,"n":7}'
+    assert shortened(body) == b'{"model":"m","prompt":"p","seed":1e999,"n":1,"max_tokens":1}'
+
+
 # --- over the wire ------------------------------------------------------------------------
 
 

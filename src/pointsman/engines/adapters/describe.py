@@ -7,7 +7,7 @@ absence is a fact like any other: features are detected, never assumed from a na
 import msgspec
 
 from pointsman.core.events import ModelCard, NodeFacts
-from pointsman.core.limits import BLOCK_TOKENS_MAX, KV_BLOCKS_MAX
+from pointsman.core.limits import BLOCK_TOKENS_MAX, CONCURRENCY_MAX, KV_BLOCKS_MAX
 from pointsman.engines.adapters.event_sources import EventSource, read_event_sources
 from pointsman.engines.adapters.model_list import ModelList, read_model_list
 from pointsman.engines.adapters.props import Props, read_props
@@ -48,7 +48,7 @@ async def describe(get: Get, host: str, rank: int | None = None) -> Description:
         models=_with_context(models.cards, props),
         block_tokens=_believed(page.block_size, 1, BLOCK_TOKENS_MAX),
         kv_blocks=_believed(page.kv_blocks_total, 0, KV_BLOCKS_MAX),
-        running_max=props.running_max if props else None,
+        running_max=_believed(props.total_slots if props else None, 1, CONCURRENCY_MAX),
     )
     has_events = kind in _WITH_EVENTS
     published = await _body(get, "/kv_event_sources") if has_events else b""

@@ -19,11 +19,6 @@ class Props(msgspec.Struct, frozen=True):
         settings = self.default_generation_settings
         return settings.n_ctx if settings else None
 
-    @property
-    def running_max(self) -> int | None:
-        slots = self.total_slots
-        return slots if slots is not None and slots > 0 else None
-
 
 _decode = msgspec.json.Decoder(Props, strict=False).decode
 
