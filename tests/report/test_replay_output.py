@@ -9,9 +9,11 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from pointsman.report.drawing import SERIES_MAX
 from pointsman.report.replay.document import SCHEMA, encode_study
 from pointsman.report.replay.page import render_study
-from pointsman.report.replay.study import Study, Sweep, SweepPoint
+from pointsman.report.replay.plots import over_time
+from pointsman.report.replay.study import ScenarioReport, Study, Sweep, SweepPoint
 from pointsman.report.replay.table import columns, print_study
 from pointsman.report.rows import TIMES
 from tests.report.replay_studies import scenario, study
@@ -28,6 +30,15 @@ def printed(found: Study, width: int = 200) -> str:
     out = StringIO()
     print_study(Console(file=out, width=width), found)
     return out.getvalue()
+
+
+def many() -> ScenarioReport:
+    """Twelve policies, the baseline last."""
+    base = scenario()
+    seed = base.seeds[0]
+    runs = tuple(msgspec.structs.replace(seed.runs[0], policy=f"p{n}") for n in range(12))
+    seeds = (msgspec.structs.replace(seed, runs=runs, oracle=None),)
+    return msgspec.structs.replace(base, baseline="p11", seeds=seeds)
 
 
 def test_the_contract_of_the_json() -> None:
@@ -137,14 +148,31 @@ def test_equal_studies_give_equal_pages() -> None:
 def test_a_page_of_many_policies_and_of_one_without_oracle() -> None:
     base = scenario()
     seed = base.seeds[0]
-    runs = tuple(msgspec.structs.replace(seed.runs[0], policy=f"p{n}") for n in range(12))
-    many = msgspec.structs.replace(
-        base, baseline="p0", seeds=(msgspec.structs.replace(seed, runs=runs, oracle=None),)
-    )
     alone = msgspec.structs.replace(
         base, seeds=(msgspec.structs.replace(seed, runs=seed.runs[:1], oracle=None),)
     )
-    for each in (many, alone):
+    for each in (many(), alone):
         found = Study(scenarios=(each,))
         assert "oracle" not in render_study(found).split("<footer>")[0]
         assert "ours" in printed(found) or "p11" in printed(found)
+
+
+@needs_matplotlib
+def test_of_many_policies_those_drawn_as_lines_have_colours_of_their_own() -> None:
+    page = render_study(Study(scenarios=(many(),)))
+    legend = page.split("<h3>Time to first token</h3>")[1].split("</figure>")[0]
+    drawn = re.findall(r"var\(--series-(\d)\)\"></i>(p\d+)", legend)
+    assert drawn[0] == ("0", "p11")  # the baseline
+    assert [colour for colour, _ in drawn] == [str(place) for place in range(SERIES_MAX)]
+
+
+@needs_matplotlib
+def test_no_node_is_cut_off_over_time() -> None:
+    """Rows share their axis: it has room for the most of all of them, not of the first."""
+    base = scenario()
+    calm, busy = base.seeds[0].runs
+    node = msgspec.structs.replace(busy.series.nodes[0], remaining_s=(0.0, 61.0, 2.0))
+    busy = msgspec.structs.replace(busy, series=msgspec.structs.replace(busy.series, nodes=(node,)))
+    seed = msgspec.structs.replace(base.seeds[0], runs=(calm, busy))
+    found = msgspec.structs.replace(base, seeds=(seed,))
+    assert ">60 s<" in over_time(found, found.policies, name="x")

@@ -7,6 +7,11 @@ from importlib.resources import files
 from pointsman import __version__
 from pointsman.report.drawing import SERIES_MAX
 
+_TERMS = (
+    "TTFT: time to the first token; TPOT: mean time of each token after it; e2e: time to the end "
+    "of the answer; SLO: what a good answer keeps to; goodput: good answers a second."
+)
+
 
 def document(title: str, body: str, footer: str) -> str:
     """A whole page: no script, no external resource."""
@@ -16,7 +21,7 @@ def document(title: str, body: str, footer: str) -> str:
         '<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)} · Pointsman</title><style>{style}</style></head>\n"
-        f"<body><main>{body}\n<footer>Pointsman {__version__}. {escape(footer)}"
+        f"<body><main>{body}\n<footer>Pointsman {__version__}. {escape(_TERMS)} {escape(footer)}"
         "</footer></main></body></html>\n"
     )
 

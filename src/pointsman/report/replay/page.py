@@ -1,7 +1,9 @@
 """One self-contained HTML page for a study: no script, no external resource."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
+from math import inf
+from statistics import fmean
 
 from pointsman.report.drawing import SERIES_MAX
 from pointsman.report.markup import document, figure, sheet, table
@@ -205,7 +207,7 @@ def _against(scenario: ScenarioReport) -> str:
 
 
 def _figures(study: Study, scenario: ScenarioReport, place: int) -> Iterator[str]:
-    policies = study.policies
+    policies = _by_colour(study)
     if len(scenario.policies) > 1 or scenario.runs(ORACLE):
         yield figure(
             "Policy by policy",
@@ -215,7 +217,7 @@ def _figures(study: Study, scenario: ScenarioReport, place: int) -> Iterator[str
         )
     if time_plots.drawn(scenario) and (scenario.windows or len(study.verdicts) > 0):
         yield _course(scenario, place)
-    drawn = _drawn(scenario)
+    drawn = [name for name in policies[:SERIES_MAX] if name in scenario.policies]
     legend = [name if name in drawn else "" for name in policies]
     share = "Share of requests that took no longer than this"
     share += "; dashed: the oracle" if scenario.runs(ORACLE) else ""
@@ -226,7 +228,7 @@ def _figures(study: Study, scenario: ScenarioReport, place: int) -> Iterator[str
         svg = plots.cdf(scenario, policies, drawn, field=field, name=f"{key}-{place}")
         yield figure(title, share, svg, legend)
     if scenario.sweeps:
-        yield _sweep_figure(study, scenario, place)
+        yield _sweep_figure(policies, scenario, place)
     if plots.has_series(scenario.seeds[0].runs):
         svg = plots.over_time(scenario, policies, name=f"time-{place}")
         yield (
@@ -269,18 +271,22 @@ def _bar_caption(scenario: ScenarioReport) -> str:
     return "; ".join(parts)
 
 
-def _drawn(scenario: ScenarioReport) -> list[str]:
-    """The baseline and the best of the others: more lines cannot be told apart."""
-    means = {
-        name: found.mean if (found := scenario.over_seeds(name, E2E_MEAN.value)) else float("inf")
-        for name in scenario.policies
-    }
-    others = sorted((n for n in scenario.policies if n != scenario.baseline), key=means.__getitem__)
-    kept = {scenario.baseline, *others[: SERIES_MAX - 1]}
-    return [name for name in scenario.policies if name in kept]
+def _by_colour(study: Study) -> list[str]:
+    """Its policies in the order of their colours: as asked for. Of more than there are colours
+    the baseline and the fastest come first, since more lines cannot be told apart."""
+    if len(study.policies) <= SERIES_MAX:
+        return list(study.policies)
+    baselines = {scenario.baseline for scenario in study.scenarios}
+
+    def slowness(policy: str) -> float:
+        ratios = [s.ratio(policy, s.baseline, E2E_MEAN.value) for s in study.scenarios]
+        known = [ratio.mean for ratio in ratios if ratio is not None]
+        return fmean(known) if known else inf
+
+    return sorted(study.policies, key=lambda name: (name not in baselines, slowness(name)))
 
 
-def _sweep_figure(study: Study, scenario: ScenarioReport, place: int) -> str:
+def _sweep_figure(policies: Sequence[str], scenario: ScenarioReport, place: int) -> str:
     target = percent(scenario.sweeps[0].target)
     rows = [
         (
@@ -297,9 +303,9 @@ def _sweep_figure(study: Study, scenario: ScenarioReport, place: int) -> str:
     return figure(
         "How much it can take",
         f"Requests within the SLO by arrival rate; dashed: the target of {target}",
-        plots.attainment(scenario, study.policies, name=f"sweep-{place}")
+        plots.attainment(scenario, policies, name=f"sweep-{place}")
         + table(("", "highest speed", "arrivals", "goodput there"), rows),
-        [name if name in swept else "" for name in study.policies],
+        [name if name in swept else "" for name in policies],
         wide=True,
     )
 

@@ -1,6 +1,6 @@
 """Plots of a study as inline SVG, by matplotlib (the extra `report`).
 
-A policy has the colour of its place among the study's policies, in every plot of a page.
+A policy has the colour of its place among the page's policies, in every plot.
 """
 
 from collections.abc import Callable, Sequence
@@ -100,9 +100,10 @@ def over_time(scenario: ScenarioReport, policies: Sequence[str], *, name: str) -
             for axes, of in ((left, load), (right, lambda node: node.remaining_s)):
                 draw_nodes(axes, run.series, of, ink)
                 axes.set_xlim(0, run.series.times_s[-1])
-                axes.set_ylim(bottom=0)
             left.set_title(short_label(run.policy), loc="left", fontsize=9, color=INK, pad=3)
             seconds_axis(right.yaxis)
+        for axes in drawing.grid[0]:
+            axes.set_ylim(bottom=0)  # of the whole column, once everything is drawn
         for axes in drawing.grid[-1]:
             seconds_axis(axes.xaxis)
         return drawing.svg()
@@ -140,12 +141,13 @@ def _bar_panel(
 ) -> None:
     names = scenario.policies
     found = [scenario.over_seeds(name, metric.value) for name in names]
+    half_widths = [each.half_width if each else None for each in found]
     axes.barh(
         range(len(names)),
         [0.0 if each is None else each.mean for each in found],
         height=0.66,
         color=[colour(policies, name) for name in names],
-        xerr=[0.0 if each is None else each.half_width or 0.0 for each in found],
+        xerr=[half or 0.0 for half in half_widths] if any(half_widths) else None,
         error_kw={"ecolor": INK, "elinewidth": 1, "capsize": 2.5},
     )
     axes.set_yticks(range(len(names)), [short_label(name) for name in names])
