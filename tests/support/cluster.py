@@ -17,7 +17,9 @@ import msgspec
 from pointsman.cli.config import Admin, Config, Engine, Limits, Listen, Log
 from pointsman.cli.process import Process
 from pointsman.cli.reload import Source
+from pointsman.core.events import IndexTrust
 from pointsman.core.scheduler import Scheduler
+from pointsman.core.views import NodeView
 from pointsman.engines.simulated import RunningEngine
 from tests.support.engines import running_engine
 
@@ -97,8 +99,10 @@ class Cluster:
             while not all(map(self._is_in_sync, self.scheduler.nodes(0.0))):  # noqa: ASYNC110 - tells nobody
                 await asyncio.sleep(0.01)
 
-    def _is_in_sync(self, node: Any) -> bool:
-        return self.engine(node.name).engine.publisher is None or node.trust == "exact"
+    def _is_in_sync(self, node: NodeView) -> bool:
+        return (
+            self.engine(node.name).engine.publisher is None or node.index_trust is IndexTrust.EXACT
+        )
 
     async def at_rest(self, within_s: float = REST_S_MAX) -> None:
         """Wait until nothing runs anywhere; fails with what is left."""

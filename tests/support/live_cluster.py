@@ -6,7 +6,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from pointsman.cli.config import Config, Engine
+from pointsman.core.events import IndexTrust
 from pointsman.core.scheduler import Scheduler
+from pointsman.core.views import NodeView
 from tests.support.cluster import Answer, Cluster, cluster_config, new_session, running_process
 from tests.support.live_engines import LiveEngine
 
@@ -22,8 +24,8 @@ class LiveCluster(Cluster):
     async def chat(self, *contents: str, **fields: Any) -> Answer:
         return await super().chat(*contents, **{"model": "tiny", "temperature": 0, **fields})
 
-    def _is_in_sync(self, node: Any) -> bool:
-        return bool(node.facts.kind == "llamacpp" or node.trust == "exact")
+    def _is_in_sync(self, node: NodeView) -> bool:
+        return node.facts.kind == "llamacpp" or node.index_trust is IndexTrust.EXACT
 
     async def leftovers(self) -> dict[str, float]:
         """Every count of ours, and of the engines by their own metrics."""
