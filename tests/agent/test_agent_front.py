@@ -12,6 +12,7 @@ from pointsman.agent.front import HAND_BACK, Front, FrontOptions
 from pointsman.engines.adapters import EngineKeys
 from pointsman.engines.simulated import RunningEngine
 from tests.support.engines import running_engine
+from tests.support.waiting import eventually
 
 BODY = {"model": "sim", "prompt": "where do trains go?", "max_tokens": 4}
 
@@ -49,9 +50,7 @@ async def fronted(**options: Any) -> AsyncIterator[Setting]:
 
 
 async def at_rest(front: Front) -> None:
-    async with asyncio.timeout(10):
-        while front.queue.running or front.queue.waiting:  # noqa: ASYNC110 - tells nobody
-            await asyncio.sleep(0.01)
+    await eventually(lambda: not front.queue.running and not front.queue.waiting)
     front.queue.check()
 
 
@@ -99,7 +98,7 @@ async def test_what_would_wait_too_long_is_handed_back() -> None:
     async with fronted(running_max=1, wait_s_max=0.05) as s:
         await s.simulate(hang=True)
         first = asyncio.create_task(s.complete())
-        await _until_running(s.front)
+        await eventually(lambda: s.front.queue.running)
         status, body, headers = await s.complete()
         assert (status, headers[HAND_BACK], headers["retry-after"]) == (503, "busy", "1")
         assert "busy" in body["error"]["message"]
@@ -123,7 +122,7 @@ async def test_a_full_queue_hands_back_at_once() -> None:
     async with fronted(running_max=1, waiting_max=0, wait_s_max=60.0) as s:
         await s.simulate(hang=True)
         first = asyncio.create_task(s.complete())
-        await _until_running(s.front)
+        await eventually(lambda: s.front.queue.running)
         assert (await s.complete())[0] == 503
         await s.simulate(reset=True)
         assert (await first)[0] == 200
@@ -133,7 +132,7 @@ async def test_the_urgent_go_first() -> None:
     async with fronted(running_max=1, wait_s_max=30.0) as s:
         await s.simulate(hang=True)
         first = asyncio.create_task(s.complete())
-        await _until_running(s.front)
+        await eventually(lambda: s.front.queue.running)
         ended: list[str] = []
 
         async def send(name: str, **fields: object) -> None:
@@ -143,7 +142,7 @@ async def test_the_urgent_go_first() -> None:
         tasks = []
         for name, fields in (("low", {"service_tier": "flex"}), ("high", {"priority": -5})):
             tasks.append(asyncio.create_task(send(name, **fields)))
-            await _until_waiting(s.front, len(tasks))
+            await eventually(lambda: s.front.queue.waiting == len(tasks))
         await s.simulate(reset=True)
         await asyncio.gather(first, *tasks)
         assert ended == ["high", "low"]
@@ -171,10 +170,10 @@ async def test_a_front_goes_by_what_the_gateway_has_decided(
     async with fronted(running_max=1, wait_s_max=30.0) as s:
         await s.simulate(hang=True)
         first = asyncio.create_task(s.complete())
-        await _until_running(s.front)
+        await eventually(lambda: s.front.queue.running)
         s.session.headers.update(headers)
         second = asyncio.create_task(s.complete(**body))
-        await _until_waiting(s.front, 1)
+        await eventually(lambda: s.front.queue.waiting == 1)
         assert [waiting for waiting, _ in s.front.queue._lanes] == [priority]
         await s.simulate(reset=True)
         assert {(await first)[0], (await second)[0]} == {200}
@@ -188,20 +187,18 @@ async def test_a_client_that_leaves_takes_its_request_along() -> None:
             await reply.content.readany()
             assert s.engine.engine.driver.requests == 1
             reply.close()
-        async with asyncio.timeout(10):
-            while s.engine.engine.driver.requests:  # noqa: ASYNC110 - tells nobody
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not s.engine.engine.driver.requests)
 
 
 async def test_who_leaves_while_waiting_gives_up_the_place() -> None:
     async with fronted(running_max=1, wait_s_max=30.0) as s:
         await s.simulate(hang=True)
         first = asyncio.create_task(s.complete())
-        await _until_running(s.front)
+        await eventually(lambda: s.front.queue.running)
         second = asyncio.create_task(s.complete())
-        await _until_waiting(s.front, 1)
+        await eventually(lambda: s.front.queue.waiting == 1)
         second.cancel()
-        await _until_waiting(s.front, 0)
+        await eventually(lambda: s.front.queue.waiting == 0)
         await s.simulate(reset=True)
         assert (await first)[0] == 200
 
@@ -263,15 +260,3 @@ async def test_who_drains_hands_everything_new_back() -> None:
     async with fronted() as s:
         s.front.draining = True
         assert (await s.complete())[0] == 503
-
-
-async def _until_running(front: Front) -> None:
-    async with asyncio.timeout(10):
-        while not front.queue.running:  # noqa: ASYNC110 - tells nobody
-            await asyncio.sleep(0.005)
-
-
-async def _until_waiting(front: Front, count: int) -> None:
-    async with asyncio.timeout(10):
-        while front.queue.waiting != count:  # noqa: ASYNC110 - tells nobody
-            await asyncio.sleep(0.005)

@@ -36,6 +36,7 @@ from pointsman.wire.control import (
     frames_from_agent,
 )
 from pointsman.wire.control_auth import Role, prove, proves
+from tests.support.waiting import eventually
 
 SECRET = b"sixteen or more bytes"
 SPEC = NodeSpec(name=NodeName("e"), url="http://127.0.0.1:9")
@@ -120,12 +121,6 @@ async def reporting(
 def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporter, "RECONNECT_S_MIN", 0.01)
     monkeypatch.setattr(reporter, "RECONNECT_S_MAX", 0.02)
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - the state under test has no event to wait for
-            await asyncio.sleep(0.005)
 
 
 async def test_an_engine_is_announced_before_its_beats_and_the_last_word_is_farewell() -> None:

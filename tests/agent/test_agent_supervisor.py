@@ -4,13 +4,13 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from pointsman.agent.supervisor import GaveUp, Supervisor, SupervisorOptions, Watcher
+from tests.support.waiting import eventually
 
 QUICK = SupervisorOptions(pause_s_min=0.01, pause_s_max=0.05, stop_s_max=0.5, restarts_max=3)
 
@@ -34,12 +34,6 @@ class Notes(Watcher):
 
 def program(code: str) -> list[str]:
     return [sys.executable, "-S", "-c", code]
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - processes tell nobody
-            await asyncio.sleep(0.01)
 
 
 def lives(pid: int) -> bool:

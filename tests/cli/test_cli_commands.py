@@ -1,7 +1,6 @@
 """Commands as a user types them: what they print, and how they leave."""
 
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -120,19 +119,6 @@ def test_an_engines_key_that_no_header_can_carry_is_refused_unshown(
     assert code == 2
     assert "POINTSMAN_ENGINE_KEY: it holds what no header can carry" in err
     assert "s3cret" not in err
-
-
-def test_a_port_in_use_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        engine = ("--engine", "http://127.0.0.1:1", "--admin-port", "0")
-        code, err = leave("serve", *engine, "--port", port)
-        assert code == 2
-        assert f"cannot listen on 127.0.0.1:{port}" in err
-        assert "choose another --port" in err
-        code, err = leave("serve", *engine[:2], "--port", "0", "--admin-port", port)
-        assert code == 2
-        assert "choose another --admin-port" in err
 
 
 def test_an_access_log_that_cannot_be_written_is_named() -> None:

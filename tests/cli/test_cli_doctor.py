@@ -1,9 +1,6 @@
 """`pointsman doctor` as a user types it: what it prints, and how it leaves."""
 
-import asyncio
 import json
-import os
-import sys
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -11,48 +8,33 @@ from click.testing import CliRunner
 from pointsman.cli.main import main
 from tests.support import upstreams
 from tests.support.engines import running_engine
-
-
-async def run(*arguments: str, **environment: str) -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "pointsman",
-        "doctor",
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=os.environ | environment,
-    )
-    out, err = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
+from tests.support.processes import run, run_inside
 
 
 async def test_a_healthy_engine_leaves_with_0_and_in_silence() -> None:
     async with running_engine(kv_events_port=0) as engine:
-        code, out, err = await run("--engine", engine.url)
-    assert (code, err) == (0, "")
-    assert out.startswith(f"engine-1  {engine.url}  vllm ")
-    assert out.splitlines()[-1].startswith("healthy: 0 problems")
+        ended = await run("doctor", "--engine", engine.url)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith(f"engine-1  {engine.url}  vllm ")
+    assert ended.out.splitlines()[-1].startswith("healthy: 0 problems")
 
 
 async def test_an_engine_with_a_key_is_examined_with_it_and_the_remedy_names_it() -> None:
     async with running_engine(kv_events_port=0, api_key="own") as engine:
-        code, out, _ = await run("--engine", engine.url, POINTSMAN_ENGINE_KEY="own")
-        assert (code, "own" in out) == (0, False)
-        code, out, _ = await run("--engine", engine.url)
-    assert code == 1
-    assert "→ give the key that it was started with: engines[].api_key" in out
+        ended = await run_inside("doctor", "--engine", engine.url, POINTSMAN_ENGINE_KEY="own")
+        assert (ended.code, "own" in ended.out) == (0, False)
+        ended = await run_inside("doctor", "--engine", engine.url)
+    assert ended.code == 1
+    assert "→ give the key that it was started with: engines[].api_key" in ended.out
 
 
 async def test_a_problem_leaves_with_1_and_its_remedy() -> None:
     url = upstreams.closed_url()
-    code, out, _ = await run("--engine", url)
-    assert code == 1
-    assert "problem: engine-1, reachable: connection refused" in out
-    assert f"→ start it, or correct its address {url}" in out
-    assert out.endswith("not healthy: 1 problem, 0 warnings, 0 notes\n")
+    ended = await run_inside("doctor", "--engine", url)
+    assert ended.code == 1
+    assert "problem: engine-1, reachable: connection refused" in ended.out
+    assert f"→ start it, or correct its address {url}" in ended.out
+    assert ended.out.endswith("not healthy: 1 problem, 0 warnings, 0 notes\n")
 
 
 async def test_json_has_everything_under_stable_names(tmp_path: Path) -> None:
@@ -64,9 +46,9 @@ async def test_json_has_everything_under_stable_names(tmp_path: Path) -> None:
             "models: [{name: sim, tokenizer: engine}]\n"
             "timeouts: {engine_idle_s: 0.2}\n"
         )
-        code, out, _ = await run("-c", str(file), "--json")
-    report = json.loads(out)
-    assert (code, report["healthy"], report["problems"]) == (0, True, 0)
+        ended = await run_inside("doctor", "-c", str(file), "--json")
+    report = json.loads(ended.out)
+    assert (ended.code, report["healthy"], report["problems"]) == (0, True, 0)
     assert report["warnings"] + report["notes"] == len(report["findings"])
     assert list(report) == ["healthy", "problems", "warnings", "notes", "engines", "findings"]
     assert list(report["engines"][0]) == [

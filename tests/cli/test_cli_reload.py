@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName
 from tests.support.engines import running_engine
 from tests.support.processes import serving
+from tests.support.waiting import eventually
 
 WAIT_S_MAX = 10.0
 KEY = Key(name="k", hash="sha256:" + "ab" * 32)
@@ -66,12 +67,6 @@ async def watching(file: Path, target: Target) -> AsyncIterator[Reloader]:
     finally:
         running.cancel()
         await asyncio.wait([running])
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S_MAX):
-        while not condition():  # noqa: ASYNC110 - nothing tells of it
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture(autouse=True)

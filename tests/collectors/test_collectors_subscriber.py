@@ -18,12 +18,12 @@ from pointsman.core.ids import NodeName
 from pointsman.core.limits import NODES_MAX
 from tests.control.fake_engine import (
     Cluster,
-    eventually,
     fake_engine,
     hurry,
     running_cluster,
 )
 from tests.support.engines import running_engine
+from tests.support.waiting import eventually
 
 TOPIC = b"kv@127.0.0.1:8000@m"
 
@@ -199,7 +199,8 @@ async def test_a_replay_that_is_never_answered_blocks_nothing(
         assert cluster.node().index_blocks == 1
 
 
-async def test_a_replay_that_breaks_off_is_resumed() -> None:
+async def test_a_replay_that_breaks_off_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_socket, "REPLAY_TIMEOUT_S", 0.5)
     async with publishing() as publisher, fake_engine() as engine, running_cluster() as cluster:
         engine.sources = sources(publisher)
         publisher.keep(*range(5))

@@ -1,7 +1,7 @@
 """An engine that answers, or fails to, as a test wants; and the shell under test around it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -186,13 +186,6 @@ async def start_request(cluster: Cluster, request_id: str, model: str = "m") -> 
     )
     assert isinstance(verdicts[0], Placed), verdicts
     cluster.service.started(RequestId(request_id))
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until it holds; fail if it does not within a generous time."""
-    async with asyncio.timeout(WAIT_S_MAX):
-        while not condition():  # noqa: ASYNC110 - the state under test has no event to wait for
-            await asyncio.sleep(0.005)
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:

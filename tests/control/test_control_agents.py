@@ -31,8 +31,9 @@ from pointsman.wire.control import (
     unpack_digests,
 )
 from pointsman.wire.control_auth import Role, prove, proves
-from tests.control.fake_engine import Cluster, eventually, fake_engine, hurry, running_cluster
+from tests.control.fake_engine import Cluster, fake_engine, hurry, running_cluster
 from tests.support.agents import RawAgent
+from tests.support.waiting import eventually
 
 SECRET = b"sixteen or more bytes"
 SPEC = NodeSpec(name=NodeName("e"), url="http://127.0.0.1:9")

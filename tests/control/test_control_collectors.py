@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import socket
 
 import msgspec
 import pytest
@@ -17,23 +16,18 @@ from pointsman.core.request import Outcome
 from tests.control.fake_engine import (
     HURRIED,
     Cluster,
-    eventually,
     fake_engine,
     hurry,
     running_cluster,
     start_request,
 )
+from tests.support.upstreams import closed_url
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
 def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
-
-
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 async def test_a_node_describes_itself_and_becomes_ready() -> None:
@@ -55,7 +49,7 @@ async def test_an_engine_that_never_answers_is_reported_with_its_cause(
     """model-launch#130: a wrong port was polled for ever, silently."""
     async with running_cluster() as cluster:
         with caplog.at_level(logging.WARNING):
-            cluster.add(f"http://127.0.0.1:{closed_port()}")
+            cluster.add(closed_url())
             await eventually(lambda: "connection refused" in caplog.text)
         (waiting,) = cluster.fleet.waiting
         assert "is this its HTTP port?" in waiting[1]
@@ -106,7 +100,7 @@ async def test_one_failed_probe_is_no_death_and_three_are() -> None:
         assert cluster.count("probes", node="n", result="failed") >= 3
         assert cluster.node().health_detail == "GET /health answers 500"
         engine.status.clear()
-        await eventually(lambda: cluster.node().health is Health.READY)
+        await eventually(lambda: cluster.node().health is Health.WARMING)
 
 
 async def test_a_request_that_fails_has_its_node_looked_at_at_once() -> None:

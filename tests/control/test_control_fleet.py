@@ -13,12 +13,12 @@ from pointsman.core.ids import NodeName, RequestId
 from pointsman.core.request import Outcome
 from tests.control.fake_engine import (
     HURRIED,
-    eventually,
     fake_engine,
     hurry,
     running_cluster,
     start_request,
 )
+from tests.support.waiting import eventually
 
 NAME = NodeName("n")
 

@@ -11,11 +11,11 @@ from pointsman.core.ids import NodeName
 from tests.control.fake_engine import (
     Cluster,
     FakeEngine,
-    eventually,
     fake_engine,
     hurry,
     running_cluster,
 )
+from tests.support.waiting import eventually
 
 NAME = NodeName("n")
 

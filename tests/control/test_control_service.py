@@ -1,6 +1,5 @@
 """The service delivers every verdict once, never re-enters the core, and survives its bugs."""
 
-import asyncio
 from collections.abc import Sequence
 from random import Random
 
@@ -37,6 +36,7 @@ from pointsman.core.row import Row
 from pointsman.core.scheduler import Scheduler
 from pointsman.core.scheme import Namespace
 from pointsman.telemetry.decisions import DecisionRing
+from tests.support.waiting import eventually
 
 FINISHED = Outcome(end=EndCause.FINISHED, ttft_s=0.1, decode_s=0.1, output_tokens=5)
 
@@ -345,9 +345,7 @@ async def test_a_held_request_is_refused_in_time_without_traffic() -> None:
         Request(id=RequestId("r"), model=ModelName("m"), prompt=prompt, hold_s=0.05),
         verdicts.append,
     )
-    async with asyncio.timeout(10):
-        while len(verdicts) < 2:  # noqa: ASYNC110 - the verdict is what is waited for
-            await asyncio.sleep(0.01)
+    await eventually(lambda: len(verdicts) == 2)
     service.stop()
     service.stop()
     assert isinstance(verdicts[1], Refused)

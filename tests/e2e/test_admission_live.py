@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from pointsman.cli.config import Admin, Config, Limits, Listen, Log
 from tests.support.cluster import Answer, Cluster, running_cluster
+from tests.support.waiting import eventually
 
 BODIES = [{"model": "sim", "prompt": f"{n:04}" * 1_000, "max_tokens": 32} for n in range(16)]
 
@@ -45,9 +46,7 @@ async def test_the_admin_plane_shows_who_waits_and_how_full_it_is() -> None:
     slots = [{"concurrency_max": 2}]
     async with running_cluster(1, config=config(64), engine_config=slots, speed=2) as cluster:
         asking = asyncio.create_task(ask_all(cluster))
-        async with asyncio.timeout(20):
-            while cluster.scheduler.held < 8:  # noqa: ASYNC110 - tells nobody
-                await asyncio.sleep(0.01)
+        await eventually(lambda: cluster.scheduler.held >= 8)
         state = await cluster.state()
         async with cluster.session.get(f"{cluster.admin}/metrics") as reply:
             metrics = await reply.text()

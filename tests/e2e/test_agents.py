@@ -18,6 +18,7 @@ from pointsman.engines.simulated import RunningEngine
 from tests.support.agents import LossyLink, agent_options, running_agent
 from tests.support.cluster import Answer, Cluster, new_session, running_process
 from tests.support.engines import running_engine
+from tests.support.waiting import eventually
 
 PROMPT = list(range(1, 200))
 
@@ -42,12 +43,6 @@ async def gateway(*engines: Engine, config: Config = CONFIG) -> AsyncIterator[Cl
 def node(cluster: Cluster) -> NodeView:
     (view,) = cluster.scheduler.nodes(cluster.process.service.now_s())
     return view
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - the state under test has no event to wait for
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 from pointsman.agent import Agent
 from pointsman.agent.supervisor import SupervisorOptions
 from pointsman.core.events import IndexTrust
-from tests.e2e.test_agents import eventually, gateway, node
+from tests.e2e.test_agents import gateway, node
 from tests.support.agents import agent_options, running_agent
 from tests.support.cluster import Cluster
+from tests.support.waiting import eventually
 
 PROMPT = list(range(1, 200))
 QUICK = SupervisorOptions(pause_s_min=0.05, stop_s_max=5.0)

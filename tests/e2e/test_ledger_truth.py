@@ -21,6 +21,7 @@ from tests.support.cluster import running_process
 from tests.support.engines import running_engine
 from tests.support.lossy_link import LossyLink
 from tests.support.upstreams import Client, post
+from tests.support.waiting import eventually
 
 FAULTS = (
     FaultsPatch(cut_at_token=0, count=2),
@@ -183,14 +184,10 @@ async def _nothing_is_reserved(process: Process) -> None:
         booked = any(view.inflight or view.kv_blocks_leased or view.queue_s for view in views)
         return booked or scheduler.held > 0
 
-    async with asyncio.timeout(REST_S):
-        while is_anything_left():  # noqa: ASYNC110 - tells nobody
-            await asyncio.sleep(0.05)
+    await eventually(lambda: not is_anything_left(), REST_S)
     scheduler.check()
 
 
 async def _nothing_runs(engines: Sequence[RunningEngine]) -> None:
-    async with asyncio.timeout(10):
-        while any(running.engine.driver.requests for running in engines):  # noqa: ASYNC110 - tells nobody
-            await asyncio.sleep(0.01)
+    await eventually(lambda: not any(running.engine.driver.requests for running in engines))
     assert all(running.engine.driver.model.pool.used == 0 for running in engines)

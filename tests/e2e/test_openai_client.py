@@ -12,6 +12,7 @@ from openai import AsyncOpenAI
 
 from pointsman.engines.simulated import RunningEngine
 from tests.support.cluster import Cluster, running_cluster
+from tests.support.waiting import eventually
 
 TOOL: Any = {
     "type": "function",
@@ -264,9 +265,7 @@ def running(cluster: Cluster) -> list[RunningEngine]:
 
 
 async def until_idle(cluster: Cluster) -> None:
-    async with asyncio.timeout(ABORT_S_MAX):
-        while running(cluster):  # noqa: ASYNC110 - the engines' state has no event
-            await asyncio.sleep(0.005)
+    await eventually(lambda: not running(cluster), ABORT_S_MAX)
 
 
 async def test_a_stream_that_is_closed_is_aborted_in_the_engine(slow: Cluster) -> None:
@@ -287,9 +286,7 @@ async def test_a_request_that_is_cancelled_is_aborted_in_the_engine(slow: Cluste
         asking = asyncio.create_task(
             client.chat.completions.create(model="sim", messages=QUESTION, max_tokens=4_000)
         )
-        async with asyncio.timeout(10):
-            while not running(slow):  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0.005)
+        await eventually(lambda: running(slow))
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking

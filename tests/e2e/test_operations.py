@@ -24,8 +24,9 @@ from tests.support.cluster import (
     running_process,
 )
 from tests.support.engines import running_engine, spawned_engine
-from tests.support.processes import Serving, run, serving
+from tests.support.processes import Serving, run, run_inside, serving
 from tests.support.upstreams import Client, post
+from tests.support.waiting import eventually
 
 CHAT = "/v1/chat/completions"
 
@@ -46,10 +47,15 @@ async def served_engine(**options: Any) -> AsyncIterator[tuple[Serving, aiohttp.
         serving("serve", "--engine", engine.url, "--access-log", "none") as gateway,
         new_session() as session,
     ):
-        async with asyncio.timeout(20):
-            while await status(session, f"{gateway.api}/ready") != 200:  # noqa: ASYNC110 - another process's state
-                await asyncio.sleep(0.02)
+        await until_ready_says(200, session, gateway)
         yield gateway, session
+
+
+async def until_ready_says(wanted: int, session: aiohttp.ClientSession, gateway: Serving) -> None:
+    async def says_so() -> bool:
+        return await status(session, f"{gateway.api}/ready") == wanted
+
+    await eventually(says_so)
 
 
 async def status(session: aiohttp.ClientSession, url: str) -> int:
@@ -63,10 +69,7 @@ async def test_sigterm_lets_what_runs_finish_and_turns_newcomers_away() -> None:
         async with session.post(gateway.api + CHAT, json=body) as streaming:
             await streaming.content.readline()
             gateway.process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(10):
-                while await status(session, f"{gateway.api}/ready") == 200:  # noqa: ASYNC110 - as above
-                    await asyncio.sleep(0.01)
-            assert await status(session, f"{gateway.api}/ready") == 503
+            await until_ready_says(503, session, gateway)
             assert await status(session, f"{gateway.api}/health") == 200, "the process lives"
             async with session.post(gateway.api + CHAT, json=chat_body()) as refused:
                 assert refused.status == 503
@@ -116,14 +119,9 @@ async def test_a_port_in_use_ends_with_2_and_names_the_option(
     other = {"--port": "--admin-port", "--admin-port": "--port"}[option]
     ended = await run(*command, option, taken_port, other, "0")
     assert ended.code == 2
-    assert f"127.0.0.1:{taken_port}" in ended.err
-    assert option in ended.err
+    assert f"cannot listen on 127.0.0.1:{taken_port}" in ended.err
+    assert f"choose another {option}" in ended.err
     assert "Traceback" not in ended.err
-
-
-async def test_an_engine_whose_port_is_in_use_ends_with_2(taken_port: str) -> None:
-    ended = await run("engine", "--port", taken_port)
-    assert (ended.code, f"port {taken_port}" in ended.err) == (2, True), ended.err
 
 
 async def test_an_engine_that_cannot_be_reached_is_named_and_waited_for() -> None:
@@ -200,17 +198,19 @@ async def test_a_dry_run_says_why_a_node_is_left_out() -> None:
 async def test_the_command_explains_by_id_and_by_prompt() -> None:
     async with running_cluster(2) as cluster:
         answer = await cluster.chat("Which track?")
-        by_id = await run("explain", answer.id, "--admin-url", cluster.admin)
+        by_id = await run_inside("explain", answer.id, "--admin-url", cluster.admin)
         assert by_id.code == 0, by_id.err
         assert answer.node in by_id.out
         assert "lower is better" in by_id.out
-        as_json = await run("explain", answer.id, "--admin-url", cluster.admin, "--json")
+        as_json = await run_inside("explain", answer.id, "--admin-url", cluster.admin, "--json")
         (decision,) = json.loads(as_json.out)
         assert (decision["request_id"], decision["node"]) == (answer.id, answer.node)
-        dry = await run("explain", "--prompt", "hello", "--admin-url", cluster.admin, "--json")
+        dry = await run_inside(
+            "explain", "--prompt", "hello", "--admin-url", cluster.admin, "--json"
+        )
         (decision,) = json.loads(dry.out)
         assert decision["ruling"] == "placed"
-        unknown = await run("explain", "no-such-id", "--admin-url", cluster.admin)
+        unknown = await run_inside("explain", "no-such-id", "--admin-url", cluster.admin)
         assert (unknown.code, "no-such-id" in unknown.err) == (1, True)
 
 
@@ -343,9 +343,7 @@ async def one_may_die(port: int) -> AsyncIterator[tuple[Cluster, RunningEngine]]
 
 
 async def until_health(cluster: Cluster, *healths: str) -> None:
-    async with asyncio.timeout(20):
-        while (await cluster.state())["nodes"][1]["health"] not in healths:  # noqa: ASYNC110 - tells nobody
-            await asyncio.sleep(0.05)
+    await cluster.until_shown(lambda state: state["nodes"][1]["health"] in healths)
 
 
 async def ask_many(cluster: Cluster, count: int) -> list[Answer]:

@@ -244,9 +244,7 @@ async def restart(cluster: Cluster) -> None:
     await cluster.simulate(engine, restart=True)
     engine.engine.started_s += 60  # no real engine is back within the second
     await cluster.complete([7] * 40)
-    async with asyncio.timeout(10):
-        while (await cluster.state())["nodes"][0]["restarts"] == 0:  # noqa: ASYNC110 - tells nobody
-            await asyncio.sleep(0.02)
+    await cluster.until_shown(lambda state: state["nodes"][0]["restarts"])
     await events_in_sync(cluster)
 
 

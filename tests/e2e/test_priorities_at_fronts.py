@@ -1,7 +1,6 @@
 """What the gateway decides of a priority is what an agent's front goes by."""
 
 import asyncio
-from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -11,6 +10,7 @@ from pointsman.cli.config import Engine, Key
 from pointsman.gateway import key_digest
 from tests.support.cluster import Cluster, cluster_config, new_session, running_process
 from tests.support.engines import running_engine
+from tests.support.waiting import eventually
 
 SECRET = "pm-of-team-a"
 
@@ -48,15 +48,9 @@ async def test_a_ceiling_holds_at_a_front(
                 return (await cluster.post("/v1/completions", body, bearer | headers)).status
 
             asked = [asyncio.create_task(ask({}))]
-            await until(lambda: front.queue.running == 1)
+            await eventually(lambda: front.queue.running == 1)
             asked.append(asyncio.create_task(ask(headers, **fields)))
-            await until(lambda: front.queue.waiting == 1)
+            await eventually(lambda: front.queue.waiting == 1)
             assert [waiting for waiting, _ in front.queue._lanes] == [priority]
             await cluster.simulate(engine, reset=True)
             assert await asyncio.gather(*asked) == [200, 200]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - tells nobody
-            await asyncio.sleep(0.01)

@@ -92,9 +92,7 @@ async def test_one_index_for_several_ranks_is_not_believed_to_be_exact() -> None
 
 async def test_a_rank_that_does_not_exist_gets_nothing() -> None:
     async with ranks_in_service("#0", f"#{RANKS}", ready=False) as cluster:
-        async with asyncio.timeout(10):
-            while "no data-parallel rank" not in (await cluster.state())["nodes"][1]["problem"]:  # noqa: ASYNC110 - tells nobody
-                await asyncio.sleep(0.02)
+        await cluster.until_shown(lambda s: "no data-parallel rank" in s["nodes"][1]["problem"])
         answers = [await cluster.complete("hello") for _ in range(6)]
     assert {answer.node for answer in answers} == {"engine-1"}
 
@@ -107,9 +105,7 @@ async def test_a_server_that_restarts_is_cold_on_every_rank() -> None:
         await cluster.simulate(server, restart=True)
         server.engine.started_s += 60  # no real engine is back within the second
         await cluster.complete([99] * 100)
-        async with asyncio.timeout(10):
-            while not all(n["restarts"] for n in (await cluster.state())["nodes"]):  # noqa: ASYNC110 - tells nobody
-                await asyncio.sleep(0.05)
+        await cluster.until_shown(lambda s: all(node["restarts"] for node in s["nodes"]))
         await cluster.until_ready()
         for number in range(2 * RANKS):
             foretold, reported, _ = await ask(cluster, [number + 1] * 100)

@@ -7,6 +7,7 @@ import msgspec
 
 from pointsman.cli.config import Config, Health
 from tests.support.cluster import Answer, Cluster, cluster_config, running_cluster
+from tests.support.waiting import eventually
 
 QUICK = Health(probe_s=0.2, probe_retry_s=0.1, probe_timeout_s=0.2, probe_failures_max=2)
 
@@ -21,9 +22,7 @@ async def ask(cluster: Cluster, prompt: str, priority: str = "normal", **fields:
 
 
 async def inflight(cluster: Cluster, count: int) -> None:
-    async with asyncio.timeout(10):
-        while cluster.scheduler.in_flight < count:  # noqa: ASYNC110 - tells nobody
-            await asyncio.sleep(0.002)
+    await eventually(lambda: cluster.scheduler.in_flight >= count)
 
 
 async def test_what_waits_in_an_engine_that_hangs_is_served_elsewhere() -> None:

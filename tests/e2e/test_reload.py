@@ -20,6 +20,7 @@ from pointsman.engines.simulated import RunningEngine
 from pointsman.gateway import key_digest
 from tests.support.cluster import Cluster, new_session, running_process
 from tests.support.engines import running_engine
+from tests.support.waiting import eventually
 
 WAIT_S_MAX = 20.0
 COMPLETIONS = "/v1/completions"
@@ -53,19 +54,18 @@ class Rig:
         return {node["name"]: node for node in (await self.cluster.state())["nodes"]}
 
     async def until_reloaded(self, times: int, result: str = "changed") -> None:
-        async with asyncio.timeout(WAIT_S_MAX):
-            while (await self.configuration())["reloads"][result] < times:  # noqa: ASYNC110 - looked at from outside
-                await asyncio.sleep(0.02)
+        await self.cluster.until_shown(
+            lambda state: state["configuration"]["reloads"][result] >= times
+        )
 
     async def until_nodes_are(self, *names: str) -> None:
         """Exactly these are there, and all are ready."""
-        async with asyncio.timeout(WAIT_S_MAX):
-            while True:
-                nodes = await self.nodes()
-                ready = [n["health"] == "ready" and not n["draining"] for n in nodes.values()]
-                if set(nodes) == set(names) and all(ready):
-                    return
-                await asyncio.sleep(0.02)
+        wanted = sorted((name, "ready", False) for name in names)
+        await self.cluster.until_shown(
+            lambda state: (
+                wanted == sorted((n["name"], n["health"], n["draining"]) for n in state["nodes"])
+            )
+        )
 
     async def metric(self, name: str) -> float:
         async with self.cluster.session.get(f"{self.cluster.admin}/metrics") as reply:
@@ -126,9 +126,7 @@ class Traffic:
     async def more(self, count: int) -> None:
         """Wait until so many more are served."""
         goal = self.served + count
-        async with asyncio.timeout(WAIT_S_MAX):
-            while self.served < goal and not self.bad:  # noqa: ASYNC110 - a count
-                await asyncio.sleep(0.01)
+        await eventually(lambda: self.served >= goal or self.bad)
 
     async def _ask_on(self, number: int) -> None:
         turn = 0
@@ -192,9 +190,9 @@ async def test_an_engine_that_is_removed_finishes_what_runs_there(tmp_path: Path
             stays = "b" if gone == "a" else "a"
             rig.write(stays, rest="policy: round_robin\n")
             await rig.until_reloaded(1)
-            async with asyncio.timeout(WAIT_S_MAX):
-                while not (await rig.nodes())[gone]["draining"]:  # noqa: ASYNC110 - looked at from outside
-                    await asyncio.sleep(0.01)
+            await rig.cluster.until_shown(
+                lambda state: any(n["draining"] for n in state["nodes"] if n["name"] == gone)
+            )
             answers = [await rig.cluster.complete(f"new {n}", max_tokens=1) for n in range(4)]
             assert {answer.node for answer in answers} == {stays}
             assert (await rig.nodes())[gone]["inflight"] == 1

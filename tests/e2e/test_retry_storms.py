@@ -15,6 +15,7 @@ from pointsman.cli.config import Admin, Config, Limits, Listen, Log, RetryGuard
 from pointsman.core.events import RulesChanged
 from pointsman.core.limits import Rules
 from tests.support.cluster import Answer, Cluster, running_cluster
+from tests.support.waiting import eventually
 
 PATH = "/v1/completions"
 
@@ -35,8 +36,7 @@ async def full_cluster(*, enabled: bool = True) -> AsyncIterator[Cluster]:
         asyncio.TaskGroup() as tasks,
     ):
         others = [tasks.create_task(ask(cluster, "others", f"o{n}", 250)) for n in range(3)]
-        while cluster.scheduler.held < 2:  # noqa: ASYNC110 - tells nobody
-            await asyncio.sleep(0.001)
+        await eventually(lambda: cluster.scheduler.held >= 2)
         yield cluster
         for task in others:
             task.cancel()
@@ -93,9 +93,7 @@ async def test_others_get_the_room_that_is_there_though_they_come_later() -> Non
             asyncio.create_task(ask(cluster, "polite", "p")),
             asyncio.create_task(ask(cluster, "hasty", "another")),
         ]
-        async with asyncio.timeout(30):
-            while cluster.scheduler.held < 4:  # noqa: ASYNC110 - tells nobody
-                await asyncio.sleep(0.001)
+        await eventually(lambda: cluster.scheduler.held >= 4)
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
@@ -119,8 +117,7 @@ async def test_while_there_is_room_who_comes_early_is_served() -> None:
     async with running_cluster(1, config=base, speed=20, kv_blocks=110) as cluster:
         answers: list[Any] = []
         first = asyncio.create_task(ask(cluster, "x", "first", 150))
-        while not cluster.scheduler.in_flight:  # noqa: ASYNC110 - tells nobody
-            await asyncio.sleep(0.001)
+        await eventually(lambda: cluster.scheduler.in_flight)
         while not answers or answers[-1].status != 200:
             answers.append(await ask(cluster, "x", "again"))
             await asyncio.sleep(0.01)
@@ -155,8 +152,7 @@ async def test_openais_client_waits_as_told_and_is_served() -> None:
         AsyncOpenAI(base_url=f"{cluster.api}/v1", api_key="x", max_retries=3) as client,
     ):
         first = asyncio.create_task(ask(cluster, "x", "first", 150))
-        while not cluster.scheduler.in_flight:  # noqa: ASYNC110 - tells nobody
-            await asyncio.sleep(0.001)
+        await eventually(lambda: cluster.scheduler.in_flight)
         prompt = "again" * 800
         answer = await client.completions.create(model="sim", prompt=prompt, max_tokens=2)
         assert answer.usage is not None

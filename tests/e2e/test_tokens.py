@@ -1,6 +1,5 @@
 """Prompts known by their token ids find what an engine's events tell of, whoever caused it."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from pointsman.cli.config import Admin, Config, Limits, Listen, Log, Model
 from tests.support.cluster import Cluster, running_cluster
 from tests.support.tokenizers import write_folder
+from tests.support.waiting import eventually
 
 LONG = "track nine is set for the train that leaves at noon, and " * 40
 BODY = {"model": "sim", "messages": [{"role": "user", "content": LONG}], "max_tokens": 4}
@@ -48,8 +48,7 @@ async def prime(url: str, body: object) -> None:
 async def test_what_others_sent_is_found_by_the_engines_own_ids() -> None:
     async with running_cluster(2, config=with_tokenizer("engine")) as cluster:
         await prime(cluster.engines[1].url, BODY)
-        while not cluster.scheduler.nodes(0.0)[1].index_blocks:  # noqa: ASYNC110 - tells nobody
-            await asyncio.sleep(0.01)
+        await eventually(lambda: cluster.scheduler.nodes(0.0)[1].index_blocks)
         answer = await cluster.post("/v1/chat/completions", BODY)
         made = await decision(cluster, answer.id)
         assert answer.node == "engine-2"

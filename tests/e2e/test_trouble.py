@@ -11,6 +11,7 @@ import pytest
 from pointsman.cli.config import Admin, Config, Limits, Listen, Log
 from tests.support.cluster import Cluster, running_cluster
 from tests.support.upstreams import Client, post
+from tests.support.waiting import eventually
 
 FAULTS: tuple[dict[str, object], ...] = (
     {"status": 500, "count": 3},
@@ -124,8 +125,7 @@ async def test_the_urgent_are_served_before_those_that_waited_longer() -> None:
         async with asyncio.TaskGroup() as tasks:
             for number in range(6):
                 tasks.create_task(ask(f"l{number}", "low"))
-            while cluster.scheduler.held < 4:  # noqa: ASYNC110 - tells nobody
-                await asyncio.sleep(0.001)
+            await eventually(lambda: cluster.scheduler.held >= 4)
             for number in range(3):
                 tasks.create_task(ask(f"h{number}", "high"))
     assert order.index("high") <= 2, order
@@ -154,6 +154,7 @@ async def test_a_full_queue_is_429_with_retry_after() -> None:
 
 async def test_clients_that_leave_the_queue_take_no_room() -> None:
     async with running_cluster(1, speed=5, kv_blocks=110) as cluster:
+        await cluster.simulate(cluster.engines[0], hang=True)
         first = asyncio.create_task(cluster.complete("0000" * 1_000, max_tokens=64))
         impatient = aiohttp.ClientTimeout(total=0.15)
         asking = [
@@ -165,7 +166,7 @@ async def test_clients_that_leave_the_queue_take_no_room() -> None:
             for n in range(1, 20)
         ]
         await asyncio.gather(*asking, return_exceptions=True)
-        async with asyncio.timeout(2):
-            while cluster.scheduler.held:  # noqa: ASYNC110 - tells nobody
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not cluster.scheduler.held)
+        assert not first.done(), "none was served in the meantime"
+        await cluster.simulate(cluster.engines[0], reset=True)
         assert (await first).status == 200

@@ -7,6 +7,7 @@ import msgspec
 from pointsman.cli.config import Config, WarmUp
 from tests.support.cluster import Cluster, cluster_config, running_cluster
 from tests.support.engines import running_engine
+from tests.support.waiting import eventually
 
 SYSTEM = "You are a helpful assistant who answers in few words. " * 40
 
@@ -26,9 +27,7 @@ async def ask_often(cluster: Cluster, count: int = 60) -> None:
 
 async def join(cluster: Cluster, url: str) -> None:
     await cluster.admin_json("POST", "/nodes", {"name": "newcomer", "url": url})
-    async with asyncio.timeout(10):
-        while not await serves(cluster):  # noqa: ASYNC110 - tells nobody
-            await asyncio.sleep(0.02)
+    await eventually(lambda: serves(cluster))
 
 
 async def serves(cluster: Cluster) -> bool:

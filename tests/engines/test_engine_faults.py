@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from unittest.mock import AsyncMock, Mock
 
 import aiohttp
@@ -12,6 +12,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from pointsman.engines.simulated import RunningEngine
 from tests.support.engines import running_engine
+from tests.support.waiting import eventually
 
 BODY: dict[str, object] = {"model": "sim", "prompt": "abc " * 40, "max_tokens": 8}
 LONG_TOKENS = 40_000  # some seconds: longer than a busy machine stalls
@@ -42,12 +43,6 @@ async def status(http: aiohttp.ClientSession) -> int:
     async with http.post("/v1/completions", json=BODY) as response:
         await response.read()
         return response.status
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  # the engine has no events for tests
-            await asyncio.sleep(0.005)
 
 
 def empty(engine: RunningEngine) -> bool:
@@ -100,7 +95,7 @@ async def test_hang_accepts_and_never_answers(
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await http.post("/v1/completions", json={**BODY, "stream": stream})
-    await until(lambda: empty(engine))
+    await eventually(lambda: empty(engine))
 
 
 async def test_hang_stalls_what_is_running_and_ends(
@@ -108,7 +103,7 @@ async def test_hang_stalls_what_is_running_and_ends(
 ) -> None:
     await simulate(http, slow=500)
     running = asyncio.create_task(chunks(http, {**BODY, "max_tokens": 300}))
-    await until(lambda: engine.engine.driver.steps > 3)
+    await eventually(lambda: engine.engine.driver.steps > 3)
     await simulate(http, hang=True)
     steps = engine.engine.driver.steps
     await asyncio.sleep(0.1)
@@ -160,7 +155,7 @@ async def test_error_in_band_as_when_the_core_dies(
     assert lines[3] == "[DONE]"
     assert await status(http) == 500
     assert await status(http) == 200
-    await until(lambda: empty(engine))
+    await eventually(lambda: empty(engine))
 
 
 async def test_restart_cuts_requests_and_empties_cache(
@@ -168,12 +163,12 @@ async def test_restart_cuts_requests_and_empties_cache(
 ) -> None:
     assert await status(http) == 200
     running = asyncio.create_task(chunks(http, LONG))
-    await until(lambda: engine.engine.driver.requests == 1)
+    await eventually(lambda: engine.engine.driver.requests == 1)
     state = await simulate(http, restart=True)
     assert (state["restarts"], state["kv_blocks_cached"], state["running"]) == (1, 0, 0)
     _lines, complete = await running
     assert not complete
-    await until(lambda: empty(engine))
+    await eventually(lambda: empty(engine))
     async with http.post("/v1/completions", json=BODY) as response:
         usage = (await response.json())["usage"]
     assert usage["prompt_tokens_details"]["cached_tokens"] == 0
@@ -226,11 +221,11 @@ async def test_a_client_that_leaves_frees_its_blocks(engine: RunningEngine, stre
     body = json.dumps({**LONG, "stream": stream, "n": 2}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
     writer.write(head + body)
-    await until(lambda: engine.engine.driver.model.running == 2)
+    await eventually(lambda: engine.engine.driver.model.running == 2)
     if stream:
         await reader.readuntil(b"data: ")
     writer.close()
-    await until(lambda: empty(engine))
+    await eventually(lambda: empty(engine))
     assert engine.engine.driver.steps < LONG_TOKENS
 
 
@@ -238,11 +233,11 @@ async def test_a_client_that_leaves_the_queue_is_forgotten() -> None:
     async with running_engine(max_num_seqs=1) as engine:
         async with aiohttp.ClientSession(engine.url) as http:
             tasks = [asyncio.create_task(chunks(http, LONG)) for _ in range(3)]
-            await until(lambda: engine.engine.driver.model.waiting == 2)
+            await eventually(lambda: engine.engine.driver.model.waiting == 2)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        await until(lambda: empty(engine))
+        await eventually(lambda: empty(engine))
 
 
 async def test_a_client_that_does_not_read_costs_no_memory_and_misses_nothing() -> None:
@@ -252,7 +247,7 @@ async def test_a_client_that_does_not_read_costs_no_memory_and_misses_nothing() 
         body = json.dumps({**BODY, "max_tokens": tokens, "stream": True}).encode()
         head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
         writer.write(head + body)
-        await until(lambda: engine.engine.driver.steps >= tokens)
+        await eventually(lambda: engine.engine.driver.steps >= tokens)
         assert engine.transports[0].get_write_buffer_size() < 1024 * 1024  # of 13 MB
         received = b""
         while b"\r\n0\r\n\r\n" not in received[-16:]:
@@ -260,7 +255,7 @@ async def test_a_client_that_does_not_read_costs_no_memory_and_misses_nothing() 
         assert received.count(b"data: ") == tokens + 1
         writer.close()
         await writer.wait_closed()
-        await until(lambda: empty(engine))
+        await eventually(lambda: empty(engine))
 
 
 async def test_the_queue_limit_answers_503() -> None:
@@ -269,7 +264,7 @@ async def test_the_queue_limit_answers_503() -> None:
         aiohttp.ClientSession(engine.url) as http,
     ):
         tasks = [asyncio.create_task(chunks(http, LONG)) for _ in range(2)]
-        await until(lambda: engine.engine.driver.requests == 2)
+        await eventually(lambda: engine.engine.driver.requests == 2)
         async with http.post("/v1/completions", json=BODY) as response:
             assert response.status == 503
             assert "Retry-After" not in response.headers
@@ -301,7 +296,7 @@ async def test_priority_overtakes_in_the_queue() -> None:
         await simulate(http, slow=1000)  # until all are queued
         async with asyncio.TaskGroup() as group:
             group.create_task(ask("running"))
-            await until(lambda: engine.engine.driver.model.running == 1)
+            await eventually(lambda: engine.engine.driver.model.running == 1)
             for name, header, more in (
                 ("normal", None, {}),
                 ("body", None, {"priority": -1}),
@@ -309,7 +304,7 @@ async def test_priority_overtakes_in_the_queue() -> None:
             ):
                 waiting = engine.engine.driver.model.waiting
                 group.create_task(ask(name, header, **more))
-                await until(lambda w=waiting: engine.engine.driver.model.waiting == w + 1)  # type: ignore[misc]  # a lambda with a bound default
+                await eventually(lambda w=waiting: engine.engine.driver.model.waiting == w + 1)  # type: ignore[misc]  # a lambda with a bound default
             await simulate(http, slow=1)
         assert order == ["running", "header", "body", "normal"]
 

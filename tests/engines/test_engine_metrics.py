@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pointsman.engines.simulated import RunningEngine
 from pointsman.engines.simulated.metrics import Histogram
 from tests.support.engines import running_engine
+from tests.support.waiting import eventually
 
 # Read off a vLLM 0.32 under load.
 VLLM_GAUGES = [
@@ -119,9 +120,7 @@ async def test_gauges_under_load() -> None:
         asyncio.TaskGroup() as group,
     ):
         tasks = [group.create_task(ask(engine, f"{n:03d} " * 32, 500)) for n in range(3)]
-        async with asyncio.timeout(10):
-            while engine.engine.driver.steps < 3:  # noqa: ASYNC110  # no event for tests
-                await asyncio.sleep(0.01)
+        await eventually(lambda: engine.engine.driver.steps >= 3)
         samples = await scrape(engine)
         for task in tasks:
             task.cancel()

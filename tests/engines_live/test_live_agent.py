@@ -1,6 +1,5 @@
 """Two real vLLM servers that the gateway knows by an agent alone."""
 
-import asyncio
 from collections.abc import Sequence
 from random import Random
 
@@ -12,6 +11,7 @@ from tests.support.agents import agent_options, running_agent
 from tests.support.cluster import cluster_config, new_session, running_process
 from tests.support.live_cluster import LiveCluster
 from tests.support.live_engines import LiveEngine
+from tests.support.waiting import eventually
 
 CONFIG = msgspec.structs.replace(cluster_config([]), agents=Agents(listen="127.0.0.1:0"))
 
@@ -41,6 +41,5 @@ async def test_what_an_agent_tells_is_what_the_engines_hold(vllms: Sequence[Live
 
 
 async def until_known(cluster: LiveCluster, count: int) -> None:
-    async with asyncio.timeout(30):
-        while [n.index_trust for n in cluster.scheduler.nodes(0.0)] != ["exact"] * count:  # noqa: ASYNC110 - tells nobody
-            await asyncio.sleep(0.05)
+    exact = ["exact"] * count
+    await eventually(lambda: [n.index_trust for n in cluster.scheduler.nodes(0.0)] == exact, 30)

@@ -17,6 +17,7 @@ from tests.support.event_replay import replayed
 from tests.support.live_cluster import LiveCluster, live_cluster
 from tests.support.live_engines import LiveEngine, VllmServers
 from tests.support.ports import free_ports
+from tests.support.waiting import eventually
 
 BLOCK_TOKENS = 32
 
@@ -93,9 +94,7 @@ async def send_many(cluster: LiveCluster, *, requests: int, seed: int) -> None:
 
 
 async def restart_is_seen(cluster: LiveCluster, name: str) -> None:
-    async with asyncio.timeout(30):
-        while not await is_back(cluster, name):  # noqa: ASYNC110 - tells nobody
-            await asyncio.sleep(0.1)
+    await eventually(lambda: is_back(cluster, name), 30)
 
 
 async def is_back(cluster: LiveCluster, name: str) -> bool:

@@ -7,7 +7,7 @@ At its end nothing may be left: see `Cluster.at_rest`.
 import asyncio
 import gc
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from pointsman.core.scheduler import Scheduler
 from pointsman.core.views import NodeView
 from pointsman.engines.simulated import RunningEngine
 from tests.support.engines import running_engine
+from tests.support.waiting import eventually
 
 READY_S_MAX = 20.0
 REST_S_MAX = 10.0
@@ -96,8 +97,15 @@ class Cluster:
         """Until every engine has described itself, and its cache events are in sync."""
         async with asyncio.timeout(READY_S_MAX):
             await self.process.fleet.until_described()
-            while not all(map(self._is_in_sync, self.scheduler.nodes(0.0))):  # noqa: ASYNC110 - tells nobody
-                await asyncio.sleep(0.01)
+            await eventually(lambda: all(map(self._is_in_sync, self.scheduler.nodes(0.0))))
+
+    async def until_shown(self, holds: Callable[[Any], object]) -> None:
+        """Until what the admin plane shows of everything is so."""
+
+        async def is_shown() -> object:
+            return holds(await self.state())
+
+        await eventually(is_shown)
 
     def _is_in_sync(self, node: NodeView) -> bool:
         return (

@@ -5,7 +5,12 @@ import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+
+from click.testing import CliRunner
+
+from pointsman.cli.main import main
 
 START_S_MAX = 60.0
 END_S_MAX = 30.0
@@ -92,6 +97,14 @@ async def serving(*arguments: str) -> AsyncIterator[Serving]:
             if process.returncode is None:
                 process.kill()
             await process.wait()
+
+
+async def run_inside(*arguments: str, **environment: str) -> Ended:
+    """As `run`, in a thread of this process, which takes a tenth of the time: for commands that
+    handle no signals and set up no logging."""
+    invoke = partial(CliRunner().invoke, catch_exceptions=False, env=environment)
+    result = await asyncio.to_thread(invoke, main, arguments)
+    return Ended(result.exit_code, result.stdout, result.stderr)
 
 
 async def run(*arguments: str) -> Ended:

@@ -9,9 +9,9 @@ from pointsman.cli.process import Process
 from tests.support import upstreams
 from tests.support.cluster import cluster_config, running_process
 from tests.support.upstreams import Behaviour, Client, Received, Served
+from tests.support.waiting import eventually
 
 READY_S_MAX = 20.0
-REST_S_MAX = 10.0
 MODELS = b'{"object":"list","data":[{"id":"m","object":"model","owned_by":"vllm"}]}'
 
 
@@ -41,9 +41,7 @@ class RawCluster:
     async def at_rest(self) -> None:
         """Wait until nothing is in flight."""
         scheduler = self.process.service.scheduler
-        async with asyncio.timeout(REST_S_MAX):
-            while scheduler.in_flight or scheduler.held:  # noqa: ASYNC110 - tells nobody
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not scheduler.in_flight and not scheduler.held)
         scheduler.check()
         assert self.process.service.unsettled == 0
         assert not any(node.kv_blocks_leased for node in scheduler.nodes(0.0))

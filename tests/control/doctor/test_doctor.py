@@ -35,7 +35,18 @@ from typing import Any
 import pytest
 
 from pointsman.cli.config import Admin, Config, Limits, Listen, Log
-from pointsman.control.doctor import Check, Diagnosis, Finding, Scope, Severity, Target, examine
+from pointsman.control.doctor import (
+    Check,
+    Diagnosis,
+    Finding,
+    Scope,
+    Severity,
+    Target,
+    connection,
+    engine_findings,
+    examine,
+    listening,
+)
 from pointsman.engines.simulated import RunningEngine
 from pointsman.engines.tokenizer import ModelTokenizer, Pieces, load
 from pointsman.wire.openai import Endpoint
@@ -46,6 +57,21 @@ from tests.support.meddling_proxy import Alter, meddling_proxy
 from tests.support.tokenizers import INST, write_folder
 
 POOL_IDLE_S = 0.2
+
+
+@pytest.fixture(autouse=True)
+def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one machine nothing is on its way for long."""
+    monkeypatch.setattr(listening, "CONNECT_S", 0.05)
+    for module in (connection, engine_findings):
+        monkeypatch.setattr(module, "MARGIN_S", 0.1)
+
+
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what never comes."""
+    monkeypatch.setattr(listening, "WAIT_S_MAX", 0.3)
+    monkeypatch.setattr(listening, "REPLAY_S_MAX", 0.3)
 
 
 def targets(*urls: str, **fields: Any) -> tuple[Target, ...]:
@@ -204,6 +230,7 @@ async def test_hits_that_do_not_follow_from_the_block_size() -> None:
         assert _told(found, Severity.WARNING) == [Check.PREFIX_HITS]
 
 
+@pytest.mark.usefixtures("_impatient")
 async def test_events_that_do_not_arrive() -> None:
     nowhere = sources(endpoint=upstreams.closed_url().replace("http", "tcp"))
     async with (
@@ -214,6 +241,7 @@ async def test_events_that_do_not_arrive() -> None:
         assert "nothing of it came from tcp://127.0.0.1:" in found.seen
 
 
+@pytest.mark.usefixtures("_impatient")
 async def test_events_under_a_foreign_topic() -> None:
     async with (
         running_engine(kv_events_port=0) as engine,
@@ -223,10 +251,11 @@ async def test_events_under_a_foreign_topic() -> None:
         assert "kv@other@sim" in found.seen
 
 
-async def test_events_without_a_replay() -> None:
+async def test_events_without_a_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_engine(kv_events_port=0) as engine:
         async with meddling_proxy(engine.url, alter=sources(replay_endpoint=None)) as url:
             await the_one(Severity.WARNING, Check.KV_EVENTS, url)
+        monkeypatch.setattr(listening, "REPLAY_S_MAX", 0.3)
         closed = upstreams.closed_url().replace("http", "tcp")
         async with meddling_proxy(engine.url, alter=sources(replay_endpoint=closed)) as url:
             found = await the_one(Severity.PROBLEM, Check.KV_EVENTS, url)
@@ -392,9 +421,9 @@ async def test_a_silent_engine_does_not_hold_up_the_rest() -> None:
 
     async with upstreams.engine(silent) as engine:
         urls = (engine.url, upstreams.closed_url())
-        found = await diagnosis(*urls, gateway_url=engine.url, run_s_max=2.0)
+        found = await diagnosis(*urls, gateway_url=engine.url, run_s_max=0.5)
         assert [(each.subject, each.seen) for each in found.findings] == [
-            ("engine-1", "it could not be examined within 2 s"),
+            ("engine-1", "it could not be examined within 0.5 s"),
             ("engine-2", "connection refused: is it running, and is this its HTTP port?"),
             ("gateway", f"{engine.url}: no answers in time"),
         ]

@@ -18,6 +18,7 @@ from pointsman.engines.tokenizer.fallback import Inexact
 from pointsman.engines.tokenizer.source import BODY_BYTES_MAX, Outcome
 from pointsman.wire.openai import Endpoint
 from tests.support.engines import running_engine
+from tests.support.waiting import eventually
 
 M = ModelName("sim")
 CHAT = {"model": "sim", "messages": [{"role": "user", "content": "hi"}]}
@@ -179,8 +180,7 @@ async def test_a_question_is_withdrawn() -> None:
         withdraw = source.tokenize(M, Endpoint.CHAT, json.dumps(CHAT).encode(), told.append)
         assert withdraw is not None
         withdraw()
-        while source.asked:  # noqa: ASYNC110 - a task's end has no event here
-            await asyncio.sleep(0.001)
+        await eventually(lambda: not source.asked)
         assert not told
 
 

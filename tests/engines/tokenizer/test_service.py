@@ -27,6 +27,7 @@ from pointsman.engines.tokenizer.encoded import Encoded
 from pointsman.engines.tokenizer.source import BODY_BYTES_MAX, INLINE_BYTES_MAX, Cancel, Outcome
 from pointsman.wire.openai import Endpoint
 from tests.support.tokenizers import write_folder
+from tests.support.waiting import eventually
 
 M = ModelName("m")
 
@@ -178,8 +179,7 @@ async def test_a_withdrawn_prompt_is_not_delivered_and_its_place_is_free(workers
     await asyncio.sleep(0)
     assert workers.pending == 1  # what runs cannot be stopped, what is queued is dropped
     stuck.set()
-    while workers.pending:  # noqa: ASYNC110 - a thread's end has no event
-        await asyncio.sleep(0.001)
+    await eventually(lambda: not workers.pending)
     assert not running.event.is_set()
     assert not queued.event.is_set()
     assert (counts.tokens, counts.causes) == ([], [])
