@@ -85,7 +85,7 @@ class Publisher:
     """vLLM's event sockets, by hand: what is `kept` can be replayed."""
 
     def __init__(self, context: zmq.asyncio.Context) -> None:
-        self._pub = context.socket(zmq.PUB)
+        self._pub = context.socket(zmq.XPUB)  # as PUB, and it hears of subscriptions
         self._router = context.socket(zmq.ROUTER)
         self.port = self._pub.bind_to_random_port("tcp://127.0.0.1")
         self.replay_port = self._router.bind_to_random_port("tcp://127.0.0.1")
@@ -101,6 +101,10 @@ class Publisher:
 
     def keep(self, *seqs: int) -> None:
         self.kept += [self.message(seq) for seq in seqs]
+
+    async def subscribed(self) -> None:
+        """Wait for the first subscription: what is published before it is lost."""
+        await self._pub.recv()
 
     async def send(self, *frames: bytes) -> None:
         await self._pub.send_multipart(frames)
@@ -161,6 +165,7 @@ async def test_a_gap_is_replayed_from_where_it_began() -> None:
         await eventually(lambda: bool(cluster.fleet.names) and bool(publisher.asked))
         await eventually(lambda: cluster.node().index_blocks == 2)
         publisher.keep(2, 3, 4)
+        await publisher.subscribed()
         await publisher.publish(4)
         await eventually(lambda: cluster.node().index_blocks == 5)
         assert publisher.asked == [0, 2]
@@ -176,9 +181,10 @@ async def test_a_gap_beyond_the_replay_buffer_degrades() -> None:
         await eventually(lambda: bool(publisher.asked) and cluster.node().index_blocks == 1)
         publisher.kept.clear()
         publisher.keep(8, 9)
+        await publisher.subscribed()
         await publisher.publish(9)
-        await eventually(lambda: cluster.node().index_trust is IndexTrust.DEGRADED)
-        assert cluster.node().index_blocks == 3
+        await eventually(lambda: cluster.node().index_blocks == 3)
+        assert cluster.node().index_trust is IndexTrust.DEGRADED
         assert cluster.count("kv_event_losses", node="n") == 1
 
 
@@ -193,10 +199,10 @@ async def test_a_replay_that_is_never_answered_blocks_nothing(
         await eventually(lambda: bool(publisher.asked))
         assert cluster.node().index_trust is IndexTrust.HISTORY
         await eventually(lambda: cluster.count("kv_event_replays", node="n") == 1)
-        await asyncio.sleep(0.1)
+        await publisher.subscribed()
         await publisher.publish(7)
-        await eventually(lambda: cluster.node().index_trust is IndexTrust.DEGRADED)
-        assert cluster.node().index_blocks == 1
+        await eventually(lambda: cluster.node().index_blocks == 1)
+        assert cluster.node().index_trust is IndexTrust.DEGRADED
 
 
 async def test_a_replay_that_breaks_off_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,6 +250,7 @@ async def test_a_stray_topic_changes_nothing() -> None:
         cluster.add(engine.url)
         await eventually(lambda: bool(publisher.asked) and cluster.node().index_blocks == 1)
         clear = msgspec.msgpack.encode([1.0, [{"type": "AllBlocksCleared"}], 0])
+        await publisher.subscribed()
         await publisher.send(b"kv@elsewhere@m", (1).to_bytes(8), clear)
         labels = {"node": "n", "result": "foreign_topic"}
         await eventually(lambda: cluster.count("kv_event_messages", **labels) == 1)
