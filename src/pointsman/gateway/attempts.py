@@ -1,6 +1,6 @@
 """One try on one node: the head that is sent, and what a bad answer means."""
 
-from http import HTTPStatus
+from typing import Final
 
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.ids import RequestId
@@ -12,6 +12,7 @@ from pointsman.wire.sse import SseScanner
 
 _ERROR_EVENTS = (b'data: {"error":', b'data: {"object":"error"')
 _TOO_LONG = (b"maximum context length", b"maximum model length", b"context_length_exceeded")
+_UNAUTHORIZED: Final = 401  # `HTTPStatus`'s members take a microsecond to look up
 _BUSY_WORDS = (b"busy", b"queue", b"overload", b"capacity", b"saturated")
 
 
@@ -71,8 +72,9 @@ def is_stillborn(upstream: UpstreamConnection) -> bool:
 def wants_our_key(upstream: UpstreamConnection, options: GatewayOptions) -> bool:
     """Whether it asks for a key that was ours to give: no client could do better there. Such an
     engine answers at once, and would draw all requests."""
-    is_ours = bool(upstream.pool.key_line) or not options.forwards_authorization
-    return upstream.status == HTTPStatus.UNAUTHORIZED and is_ours
+    if upstream.status != _UNAUTHORIZED:
+        return False
+    return bool(upstream.pool.key_line) or not options.forwards_authorization
 
 
 def error_verdict(upstream: UpstreamConnection, options: GatewayOptions) -> tuple[bool, int]:

@@ -4,7 +4,9 @@ Reading order:
 
     endpoints       which path is which kind of request
     openai          what routing needs of a request body; the shape of an error answer
+    bodies          the fields that it reads, endpoint by endpoint
     canonical       a conversation as prefix-stable bytes
+    messages        the messages and parts that it is made of
     multipart       the model named in a form
     priority        how urgent a request is, as heads and bodies say it
     usage           what an engine says it processed

@@ -13,18 +13,24 @@ one text part) are one. Marks are bytes that UTF-8 never contains: no text can i
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
 
 import msgspec
 from msgspec import Raw
 from xxhash import xxh3_128_hexdigest
 
+from pointsman.wire.messages import (
+    ABSENT,
+    Content,
+    Message,
+    decode_item,
+    decode_part,
+    decode_text,
+)
+
 PIECES_MAX = 32_768
 """Pieces that are read one by one, at up to 3 us each; a message has four. What stands behind
 them is taken as JSON, at once: a prefix is still a prefix, and millions of tiny parts do not
 hold up the loop for seconds."""
-
-Content: TypeAlias = str | list[Raw] | None
 
 _MESSAGE = b"\xff"
 _CONTENT = b"\xfe"
@@ -35,44 +41,8 @@ _OPAQUE = b"\xfa"
 _FRONT = b"\xf8"
 _QUOTE = ord('"')
 
-_ABSENT = Raw()
 _NOTHING = frozenset({b"", b"null", b"[]"})
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", None})
-
-
-class Message(msgspec.Struct, frozen=True, gc=False):
-    """A chat message, of OpenAI's or Anthropic's kind."""
-
-    role: str
-    content: Content = None
-    name: str | None = None
-    tool_calls: Raw = _ABSENT
-    tool_call_id: str | None = None
-    function_call: Raw = _ABSENT
-
-
-class Item(msgspec.Struct, frozen=True, gc=False):
-    """An item of a Responses API input: a message, a tool call or its output, or others."""
-
-    type: str | None = None
-    role: str | None = None
-    content: Content = None
-    name: str | None = None
-    arguments: str | None = None
-    input: str | None = None
-    call_id: str | None = None
-    output: Content = None
-
-
-class _Part(msgspec.Struct, frozen=True, gc=False):
-    type: str | None = None
-    text: str | None = None
-    name: str | None = None
-    id: str | None = None
-    input: Raw = _ABSENT
-    tool_use_id: str | None = None
-    content: Content = None
-    cache_control: Raw = _ABSENT
 
 
 def conversation(front: Iterable[Raw], system: Content, messages: Sequence[Message]) -> bytes:
@@ -143,13 +113,13 @@ def _put_message(out: list[bytes], message: Message) -> None:
 
 
 def _put_raw(out: list[bytes], mark: bytes, raw: Raw) -> None:
-    if raw is not _ABSENT and (data := bytes(raw)) not in _NOTHING:
+    if raw is not ABSENT and (data := bytes(raw)) not in _NOTHING:
         out += (mark, data)
 
 
 def _put_item(out: list[bytes], raw: Raw) -> None:
     try:
-        item = _decode_item(raw)
+        item = decode_item(raw)
     except msgspec.ValidationError:
         out += (_MESSAGE, _OPAQUE, _digest(raw))
         return
@@ -179,10 +149,10 @@ def _put_content(out: list[bytes], content: Content) -> None:
 
 def _put_part(out: list[bytes], raw: Raw) -> None:
     if memoryview(raw)[0] == _QUOTE:
-        out.append(_decode_text(raw).encode())
+        out.append(decode_text(raw).encode())
         return
     try:
-        part = _decode_part(raw)
+        part = decode_part(raw)
     except msgspec.ValidationError:
         out += (_OPAQUE, _digest(raw))
         return
@@ -193,7 +163,7 @@ def _put_part(out: list[bytes], raw: Raw) -> None:
     elif part.type == "tool_result":
         out += (_ANSWERED, (part.tool_use_id or "").encode(), _CONTENT)
         _put_content(out, part.content)
-    elif part.cache_control is _ABSENT:
+    elif part.cache_control is ABSENT:
         out += (_OPAQUE, _digest(raw))
     else:
         out += (_OPAQUE, _digest(_CACHE_CONTROL.sub(b"", bytes(raw))))
@@ -210,7 +180,3 @@ def _digest(data: Raw | bytes) -> bytes:
 # Clients move Anthropic's cache_control from turn to turn; it is no part of the prompt.
 _MARKER = rb'"cache_control"\s*:\s*(?:\{[^{}]*\}|null)'
 _CACHE_CONTROL = re.compile(rb",\s*" + _MARKER + rb"|" + _MARKER + rb"\s*,\s*")
-
-_decode_text = msgspec.json.Decoder(str).decode
-_decode_part = msgspec.json.Decoder(_Part).decode
-_decode_item = msgspec.json.Decoder(Item).decode

@@ -1,9 +1,6 @@
 """What routing needs of a request body, and nothing else; and the shape of an error answer.
 
-A body is decoded once, into a struct that names only the fields needed: the decoder skips
-the rest without building it. Values are taken as leniently as the engines take them
-(`"10"` and `10.0` are integers, `1` is true), so that nothing is refused here that an engine
-would serve.
+A body is decoded once, into a struct of `bodies` that names only the fields needed.
 """
 
 import re
@@ -13,17 +10,30 @@ from types import MappingProxyType
 from typing import Any
 
 import msgspec
-from msgspec import Raw
 
+from pointsman.wire.bodies import (
+    Body,
+    PromptField,
+    RoutingFields,
+    decode_chat,
+    decode_completions,
+    decode_generate,
+    decode_messages,
+    decode_other,
+    decode_pooling,
+    decode_rerank,
+    decode_responses,
+    decode_score,
+    decode_tokenize,
+)
 from pointsman.wire.canonical import (
     PIECES_MAX,
-    Content,
-    Message,
     conversation,
     items_conversation,
     joined_content,
 )
 from pointsman.wire.endpoints import Endpoint, endpoint_of
+from pointsman.wire.messages import Content
 
 __all__ = [
     "BadRequest",
@@ -33,30 +43,6 @@ __all__ = [
     "error_body",
     "read_request",
 ]
-
-
-class RoutingFields(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What a placement depends on. None: the client did not say.
-
-    `prompt_text` are canonical bytes (see `canonical`), `prompt_tokens` ids as signed 64-bit
-    (read, never written); of a list of prompts they are the first, and `prompts` counts all.
-    `max_output_tokens` is for one choice of one prompt; 0 where nothing is generated.
-    """
-
-    model: str | None = None
-    stream: bool = False
-    prompt_text: bytes | None = None
-    prompt_tokens: "array[int] | None" = None
-    prompts: int = 1
-    max_output_tokens: int | None = None
-    n: int = 1
-    cache_salt: str | None = None
-    prompt_cache_key: str | None = None
-    previous_response_id: str | None = None
-    service_tier: str | None = None
-    priority: int | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
 
 
 class BadRequest(Exception):  # noqa: N818 - named by whose fault it is
@@ -89,29 +75,8 @@ def error_body(message: str, type: str, code: str | None, param: str | None) -> 
     return msgspec.json.encode({"error": error})
 
 
-class _Body(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    model: str | None = None
-    stream: bool | None = None
-    cache_salt: str | None = None
-    prompt_cache_key: str | None = None
-    service_tier: str | None = None
-    priority: int | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
-
-
-class _Chat(_Body, frozen=True, gc=False, kw_only=True):
-    messages: list[Message]
-    tools: Raw = Raw()
-    functions: Raw = Raw()
-    documents: Raw = Raw()
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    n: int | None = None
-
-
 def _read_chat(body: bytes) -> RoutingFields:
-    chat = _decode_chat(body)
+    chat = decode_chat(body)
     limit = chat.max_completion_tokens
     return _fields(
         chat,
@@ -121,35 +86,15 @@ def _read_chat(body: bytes) -> RoutingFields:
     )
 
 
-class _Metadata(msgspec.Struct, frozen=True, gc=False):
-    user_id: str | None = None
-
-
-class _Messages(_Body, frozen=True, gc=False, kw_only=True):
-    messages: list[Message]
-    system: Content = None
-    tools: Raw = Raw()
-    max_tokens: int | None = None
-    metadata: _Metadata | None = None
-
-
 def _read_messages(body: bytes) -> RoutingFields:
-    request = _decode_messages(body)
+    request = decode_messages(body)
     text = conversation((request.tools,), request.system, request.messages)
     user = request.metadata.user_id if request.metadata else None
     return _fields(request, text=text, limit=request.max_tokens, user=user)
 
 
-class _Responses(_Body, frozen=True, gc=False, kw_only=True):
-    input: Content = None
-    instructions: Content = None
-    tools: Raw = Raw()
-    max_output_tokens: int | None = None
-    previous_response_id: str | None = None
-
-
 def _read_responses(body: bytes) -> RoutingFields:
-    request = _decode_responses(body)
+    request = decode_responses(body)
     return _fields(
         request,
         text=items_conversation((request.tools,), request.instructions, request.input),
@@ -158,38 +103,15 @@ def _read_responses(body: bytes) -> RoutingFields:
     )
 
 
-_Prompt = str | list[int | str | list[int] | dict[str, Any]] | None
-
-
-class _Completions(_Body, frozen=True, gc=False, kw_only=True):
-    prompt: _Prompt = None
-    max_tokens: int | None = None
-    n_predict: int | None = None  # llama.cpp's /completion
-    n: int | None = None
-
-
 def _read_completions(body: bytes) -> RoutingFields:
-    request = _decode_completions(body)
+    request = decode_completions(body)
     text, tokens, prompts = _first_prompt(request.prompt, "prompt")
     limit = request.n_predict if request.max_tokens is None else request.max_tokens
     return _fields(request, text=text, tokens=tokens, prompts=prompts, limit=limit, n=request.n)
 
 
-class _Sampling(msgspec.Struct, frozen=True, gc=False):
-    max_tokens: int | None = None
-    max_new_tokens: int | None = None  # SGLang's
-    n: int | None = None
-
-
-class _Generate(_Body, frozen=True, gc=False, kw_only=True):
-    token_ids: _Prompt = None
-    input_ids: _Prompt = None  # SGLang's
-    text: _Prompt = None
-    sampling_params: _Sampling = _Sampling()
-
-
 def _read_generate(body: bytes) -> RoutingFields:
-    request = _decode_generate(body)
+    request = decode_generate(body)
     param = next((p for p in ("token_ids", "input_ids") if getattr(request, p) is not None), "text")
     text, tokens, prompts = _first_prompt(getattr(request, param), param)
     sampling = request.sampling_params
@@ -197,14 +119,8 @@ def _read_generate(body: bytes) -> RoutingFields:
     return _fields(request, text=text, tokens=tokens, prompts=prompts, limit=limit, n=sampling.n)
 
 
-class _Pooling(_Body, frozen=True, gc=False, kw_only=True):
-    input: _Prompt = None
-    content: _Prompt = None  # llama.cpp's /embedding
-    messages: list[Message] | None = None
-
-
 def _read_pooling(body: bytes) -> RoutingFields:
-    request = _decode_pooling(body)
+    request = decode_pooling(body)
     if request.messages is not None:
         return _fields(request, text=conversation((), None, request.messages), limit=0)
     param = "content" if request.input is None else "input"
@@ -212,16 +128,8 @@ def _read_pooling(body: bytes) -> RoutingFields:
     return _fields(request, text=text, tokens=tokens, prompts=prompts, limit=0)
 
 
-class _Tokenize(_Body, frozen=True, gc=False, kw_only=True):
-    prompt: _Prompt = None
-    content: _Prompt = None  # llama.cpp's
-    messages: list[Message] | None = None
-    system: Content = None
-    tools: Raw = Raw()
-
-
 def _read_tokenize(body: bytes) -> RoutingFields:
-    request = _decode_tokenize(body)
+    request = decode_tokenize(body)
     if request.messages is not None:
         text = conversation((request.tools,), request.system, request.messages)
         return _fields(request, text=text, limit=0)
@@ -230,13 +138,8 @@ def _read_tokenize(body: bytes) -> RoutingFields:
     return _fields(request, text=first, tokens=tokens, prompts=prompts, limit=0)
 
 
-class _Rerank(_Body, frozen=True, gc=False, kw_only=True):
-    query: Raw = Raw()
-    documents: list[Raw] | None = None
-
-
 def _read_rerank(body: bytes) -> RoutingFields:
-    request = _decode_rerank(body)
+    request = decode_rerank(body)
     documents = request.documents or []
     query = [request.query] if bytes(request.query) else None
     apart, rest = documents[:PIECES_MAX], documents[PIECES_MAX:]
@@ -247,18 +150,8 @@ def _read_rerank(body: bytes) -> RoutingFields:
     return _fields(request, text=text, prompts=max(1, len(documents)), limit=0)
 
 
-class _Score(_Body, frozen=True, gc=False, kw_only=True):
-    text_1: Content = None
-    text_2: Content = None
-    queries: Content = None
-    documents: Content = None
-    items: Content = None
-    data_1: Content = None
-    data_2: Content = None
-
-
 def _read_score(body: bytes) -> RoutingFields:
-    request = _decode_score(body)
+    request = decode_score(body)
     left = _first_of(request.text_1, request.queries, request.data_1)
     right = _first_of(request.text_2, request.documents, request.items, request.data_2)
     prompts = max(1, _count(left), _count(right))
@@ -266,11 +159,11 @@ def _read_score(body: bytes) -> RoutingFields:
 
 
 def _read_other(body: bytes) -> RoutingFields:
-    return _fields(_decode_other(body))
+    return _fields(decode_other(body))
 
 
 def _fields(
-    body: _Body,
+    body: Body,
     *,
     text: bytes | None = None,
     tokens: "array[int] | None" = None,
@@ -299,7 +192,7 @@ def _fields(
     )
 
 
-def _first_prompt(prompt: _Prompt, param: str) -> "tuple[bytes | None, array[int] | None, int]":
+def _first_prompt(prompt: PromptField, param: str) -> "tuple[bytes | None, array[int] | None, int]":
     """Text or token ids of the first prompt, and how many prompts there are."""
     if isinstance(prompt, str):
         return prompt.encode(), None, 1
@@ -365,17 +258,6 @@ def _bad_field(error: str) -> BadRequest:
     message = f"Invalid value for '{param}': {reason}. Correct it or leave it out."
     return BadRequest(message, param or None, "invalid_value")
 
-
-_decode_chat = msgspec.json.Decoder(_Chat, strict=False).decode
-_decode_messages = msgspec.json.Decoder(_Messages, strict=False).decode
-_decode_responses = msgspec.json.Decoder(_Responses, strict=False).decode
-_decode_completions = msgspec.json.Decoder(_Completions, strict=False).decode
-_decode_generate = msgspec.json.Decoder(_Generate, strict=False).decode
-_decode_pooling = msgspec.json.Decoder(_Pooling, strict=False).decode
-_decode_tokenize = msgspec.json.Decoder(_Tokenize, strict=False).decode
-_decode_rerank = msgspec.json.Decoder(_Rerank, strict=False).decode
-_decode_score = msgspec.json.Decoder(_Score, strict=False).decode
-_decode_other = msgspec.json.Decoder(_Body, strict=False).decode
 
 _READERS: Mapping[Endpoint, Callable[[bytes], RoutingFields]] = MappingProxyType(
     {

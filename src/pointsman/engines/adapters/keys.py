@@ -40,6 +40,8 @@ class EngineKeys:
 
     def authorization(self, host: str, port: int) -> str:
         """What the header says there; empty without a key."""
+        if not (self._values or self._added):
+            return ""
         server = one_host_spelling(host), port
         return self._values.get(server) or self._added.get(server, "")
 
