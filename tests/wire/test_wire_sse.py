@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.wire import sse
+from pointsman.wire.answers import read_answer
 from pointsman.wire.sse import SseScanner
 from pointsman.wire.sse_events import ERROR_TEXT_MAX, StreamError, StreamSummary
-from pointsman.wire.usage import Usage, read_answer
+from pointsman.wire.usage import Usage
 
 DATA = Path(__file__).parent / "data"
 

@@ -11,8 +11,9 @@ from enum import Enum
 from typing import Final
 
 from pointsman.gateway.chunks import CHUNK_JOIN_BYTES_MAX, LAST_CHUNK, framed
+from pointsman.wire.answers import read_answer
 from pointsman.wire.sse import SseScanner
-from pointsman.wire.usage import Said, read_answer
+from pointsman.wire.usage import Said
 
 USAGE_BODY_BYTES_MAX: Final = 1024 * 1024
 """A longer JSON answer is not parsed for its usage: it would keep the loop for over 1 ms."""

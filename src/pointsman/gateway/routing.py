@@ -15,6 +15,7 @@ from pointsman.core.limits import MODEL_CHARS_MAX, PRIORITY_NORMAL
 from pointsman.core.request import Request
 from pointsman.core.scheme import Namespace
 from pointsman.gateway.heads import RequestHead
+from pointsman.wire.answers import response_id
 from pointsman.wire.multipart import UnclearForm, read_multipart_model
 from pointsman.wire.openai import BadRequest, Endpoint, RoutingFields, read_request
 from pointsman.wire.priority import (
@@ -25,7 +26,6 @@ from pointsman.wire.priority import (
     read_engines_priority,
     read_priority,
 )
-from pointsman.wire.usage import response_id
 
 _ENGINES_PRIORITY_LINE: Final = b"%b: %%d\r\n" % ENGINES_HEADER.encode()
 _PRIORITY_LINE: Final = b"%b: %%d\r\n" % PRIORITY_HEADER.encode()

@@ -9,7 +9,8 @@ Reading order:
     messages        the messages and parts that it is made of
     multipart       the model named in a form
     priority        how urgent a request is, as heads and bodies say it
-    usage           what an engine says it processed
+    usage           what an engine says it processed, in each dialect
+    answers         the tokens that an answer took, and its name
     sse             usage, errors and end of a relayed event stream
     sse_events      what a single one of its events says
     engine_events   vLLM's KV-cache events

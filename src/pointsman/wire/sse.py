@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec import Raw
 
+from pointsman.wire.answers import over, response_id, usage_of
 from pointsman.wire.sse_events import (
     Frame,
     StreamError,
@@ -24,7 +25,7 @@ from pointsman.wire.sse_events import (
     read,
     stream_error,
 )
-from pointsman.wire.usage import Usage, UsageFields, response_id
+from pointsman.wire.usage import Usage, UsageFields
 
 LINE_BYTES_MAX = 1024 * 1024
 """Longest line that is looked into and the most that is kept of one that is not yet whole.
@@ -92,7 +93,7 @@ class SseScanner:
     @property
     def usage(self) -> Usage | None:
         """The last usage so far; None if there was none."""
-        return None if self._usage is None else self._usage.usage()
+        return None if self._usage is None else usage_of(self._usage)
 
     def _feed_cut(self, chunk: bytes) -> None:
         cut = chunk.rfind(b"\n") + 1
@@ -142,7 +143,7 @@ class SseScanner:
 
     def _take_usage(self, raw: Raw) -> None:
         if (fields := read(decode_usage, raw)) is not None:
-            self._usage = fields.over(self._usage)
+            self._usage = over(fields, self._usage)
 
     def _note_end(self, frame: Frame) -> None:
         if frame.type in _LAST_EVENTS:

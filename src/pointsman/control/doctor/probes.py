@@ -12,8 +12,9 @@ import msgspec
 from pointsman.control.doctor.seen import ProbeSeen, StreamSeen
 from pointsman.engines.adapters import EngineReply, EngineTrouble
 from pointsman.engines.adapters.address import rank_headers, server_of
+from pointsman.wire.answers import read_answer
 from pointsman.wire.sse import SseScanner
-from pointsman.wire.usage import Usage, read_answer
+from pointsman.wire.usage import Usage
 
 ANSWER_S_MAX = 10.0
 ANSWER_BYTES_MAX = 1024 * 1024
