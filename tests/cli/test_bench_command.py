@@ -19,6 +19,7 @@ from tests.loadgen.rude_server import GOOD, RudeServer, answers, hangs, rude_ser
 
 COMMAND = "from pointsman.cli.bench import bench; bench()"
 MODELS = answers("200 OK", "application/json", b'{"data":[{"id":"m1"},{"id":"m2"}]}')
+BEFORE = answers("200 OK", "application/json", b'{"policy":"before","policies":[]}')
 TRACE_ROW = '{"t_ms":%d,"input_tokens":40,"output_tokens":3,"hash_ids":[1,2],"block_tokens":16}\n'
 
 
@@ -98,8 +99,7 @@ async def test_failures_end_with_one_and_json_goes_to_stdout() -> None:
 
 
 async def test_each_policy_is_chosen_and_the_first_one_put_back() -> None:
-    in_force = answers("200 OK", "application/json", b'{"policy":"before","policies":[]}')
-    async with rude_server(streams(GOOD)) as server, rude_server(in_force) as admin:
+    async with rude_server(streams(GOOD)) as server, rude_server(BEFORE) as admin:
         code, out, _ = await run_bench(
             server.url, "--requests", "2", "--model", "m", "--policy", "one,two",
             "--admin-url", admin.url,
@@ -111,6 +111,18 @@ async def test_each_policy_is_chosen_and_the_first_one_put_back() -> None:
     assert "errors of" not in out
     prompts = [json.loads(body)["messages"][0]["content"] for _, _, body in server.requests]
     assert len({prompt[:64] for prompt in prompts}) == 4  # no run finds another's cache
+
+
+async def test_runs_are_reported_although_the_policy_cannot_be_put_back() -> None:
+    script = (BEFORE, BEFORE, answers("500 Oops", "text/plain", b"broken"))
+    async with rude_server(streams(GOOD)) as server, rude_server(*script) as admin:
+        code, out, err = await run_bench(
+            server.url, "--requests", "2", "--model", "m", "--policy", "one",
+            "--admin-url", admin.url,
+        )  # fmt: skip
+    assert code == 1
+    assert "policy before: the admin port answers 500: broken" in err
+    assert "2 of 2 requests" in out
 
 
 async def test_a_policy_that_is_none_ends_before_the_first_run() -> None:

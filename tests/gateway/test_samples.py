@@ -19,6 +19,7 @@ from tests.support.upstreams import Served, answer_ok, closed_url
 
 TOKENS = Scheme(Unit.TOKENS, 16)
 PREFIX = b"p" * 1_024
+BODY = b'{"model":"m","prompt":"p"}'
 
 
 def request(text: bytes, tokens: range | None = None) -> Request:
@@ -140,10 +141,17 @@ def test_what_is_not_routed_by_is_replayed_as_it_stands() -> None:
 # --- over the wire ------------------------------------------------------------------------
 
 
-def kept() -> Samples:
-    offers = Offers(HOT, prefixes_max=4)
-    offers.offer(b'{"model":"m","prompt":"p"}', endpoint=Endpoint.COMPLETIONS)
+def kept(**bodies: bytes) -> Samples:
+    """A body for each prefix, or one for HOT."""
+    texts = {name.encode() * 1_024: body for name, body in bodies.items()} or {PREFIX: BODY}
+    offers = Offers(*map(hot, texts), prefixes_max=4)
+    for text, body in texts.items():
+        offers.offer(body, text=text, endpoint=Endpoint.COMPLETIONS)
     return offers.samples
+
+
+def hot(text: bytes) -> BlockHash:
+    return request(text).prompt.chain(TEXT_SCHEME)[1]
 
 
 def effect(url: str, blocks: tuple[BlockHash, ...], *, within_s: float) -> WarmUp:
@@ -165,6 +173,20 @@ async def test_kept_requests_are_replayed_and_each_end_is_told_once() -> None:
         assert len(told) == 2
         assert told[0] is not None
         assert told[0].text == PREFIX
+
+
+@pytest.mark.parametrize("oddity", [b'"x": 1e999', b'"x": "\xff"', b'"\xff": 1'])
+async def test_one_body_that_is_odd_spoils_no_warm_up(oddity: bytes) -> None:
+    """Routing passes over what it does not need; so may the first be replayed over a connection
+    that is there already."""
+    told: list[Prompt | None] = []
+    samples = kept(a=BODY, b=BODY[:-1] + b"," + oddity + b"}", c=BODY)
+    blocks = tuple(hot(text * 1_024) for text in (b"a", b"b", b"c"))
+    async with rig(answer_ok, samples=samples) as it:
+        it.gateway.warm_up(effect(it.engine.url, blocks, within_s=5.0), told.append)
+        await it.until(lambda: None in told)
+        assert {prompt.text[:1] for prompt in told if prompt is not None} >= {b"a", b"c"}
+        assert it.engine.connections == 1
 
 
 @pytest.mark.parametrize("answers", [False, True])

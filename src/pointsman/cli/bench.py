@@ -19,6 +19,7 @@ from pointsman.cli.bench_session import (
     UnknownPolicyError,
     run_plan,
 )
+from pointsman.cli.messages import say
 from pointsman.cli.outputs import check_outputs, write_outputs
 from pointsman.cli.shared_options import (
     ABOVE_ZERO,
@@ -186,9 +187,13 @@ def bench(**given: Any) -> None:
     options = BenchOptions(**given)
     plan = _plan(options)
     check_outputs(options.json_file, options.html_file)
-    runs = _run(plan)
-    _write(runs, options.json_file, options.html_file)
-    sys.exit(any(run.interrupted or any(r.failed for r in run.records) for run in runs))
+    runs, problem = _run(plan)
+    if problem:
+        say(f"pointsman bench: {problem}")
+    if runs:
+        _write(runs, options.json_file, options.html_file)
+    failed = any(run.interrupted or any(r.failed for r in run.records) for run in runs)
+    sys.exit(bool(problem) or failed)
 
 
 @click.command(
@@ -307,8 +312,9 @@ def _connections(wanted: int) -> int:
     return wanted
 
 
-def _run(plan: Plan) -> tuple[Run, ...]:
-    """Progress goes to stderr, and only to a terminal."""
+def _run(plan: Plan) -> tuple[tuple[Run, ...], str]:
+    """The runs, and what kept it from more of them. Progress goes to stderr, and only to a
+    terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     failed = TextColumn("[red]{task.fields[failed]}[/red]")
@@ -327,14 +333,12 @@ def _run(plan: Plan) -> tuple[Run, ...]:
             return on_record
 
         try:
-            return tuple(uvloop.run(run_plan(plan, begin=begin)))
+            return tuple(uvloop.run(run_plan(plan, begin=begin))), ""
         except UnknownPolicyError as error:
             bar.stop()
             raise click.UsageError(str(error)) from None
         except SessionError as error:
-            bar.stop()
-            print(f"pointsman bench: {error}", file=sys.stderr)
-            sys.exit(1)
+            return error.runs, str(error)
 
 
 def _write(runs: Sequence[Run], json_file: str | None, html_file: Path | None) -> None:

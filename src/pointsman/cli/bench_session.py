@@ -22,7 +22,9 @@ POLICY_PATH = "/pointsman/v1/policy"
 
 
 class SessionError(Exception):
-    """The server or its admin port did not do what the bench needs before it can begin."""
+    """The server or its admin port did not do what the bench needs. `runs` are those before."""
+
+    runs: tuple[Run, ...] = ()
 
 
 class UnknownPolicyError(SessionError):
@@ -62,16 +64,18 @@ async def run_plan(plan: Plan, *, begin: Callable[[str], OnRecord]) -> list[Run]
         return [await _run(plan, model, policy=None, number=0, on_record=begin(plan.label))]
     assert plan.admin is not None, "policies without an admin URL"
     admin = LoadClient(plan.admin)
-    before = await _policy_in_force(admin, plan.policies)
     try:
-        for number, policy in enumerate(plan.policies):
-            await _choose_policy(admin, policy)
-            on_record = begin(policy)
-            runs.append(await _run(plan, model, policy=policy, number=number, on_record=on_record))
-            if runs[-1].interrupted:
-                break
+        async with _policy_put_back(admin, plan.policies):
+            for number, policy in enumerate(plan.policies):
+                await _choose_policy(admin, policy)
+                told = begin(policy)
+                runs.append(await _run(plan, model, policy=policy, number=number, on_record=told))
+                if runs[-1].interrupted:
+                    break
+    except SessionError as error:
+        error.runs = tuple(runs)
+        raise
     finally:
-        await _choose_policy(admin, before)
         admin.close()
     return runs
 
@@ -93,9 +97,11 @@ async def _run(
     )
     load = LoadRun(client, plan.requests, options, on_record=on_record)
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
-    async with _stopped_by_interrupt(load) as stopped:
-        records = await load.run()
-    client.close()
+    try:
+        async with _stopped_by_interrupt(load) as stopped:
+            records = await load.run()
+    finally:
+        client.close()
     return Run(
         label=policy or plan.label,
         target=f"{plan.target.scheme}://{plan.target.authority}{plan.target.base_path}",
@@ -161,6 +167,16 @@ async def _first_model(plan: Plan) -> str:
             f"{where} lists no model. Remedy: give the URL of an OpenAI-compatible API, or --model."
         )
     return models[0].id
+
+
+@asynccontextmanager
+async def _policy_put_back(admin: LoadClient, wanted: Sequence[str]) -> AsyncIterator[None]:
+    """Raises UnknownPolicyError if there is none of a name in `wanted`."""
+    before = await _policy_in_force(admin, wanted)
+    try:
+        yield
+    finally:
+        await _choose_policy(admin, before)
 
 
 async def _policy_in_force(admin: LoadClient, wanted: Sequence[str]) -> str:

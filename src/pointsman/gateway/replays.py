@@ -85,7 +85,10 @@ class Replays:
 
     async def _replay(self, pool: NodePool, sample: Sample) -> int:
         """The status that is answered; 0 if there is no answer."""
-        replay = _Replay(pool, sample, self._now_s)
+        try:
+            replay = _Replay(pool, sample, self._now_s)
+        except msgspec.DecodeError:  # a field's name that is none
+            return HTTPStatus.BAD_REQUEST
         try:
             upstream = pool.take(self._now_s())
             if upstream is None:
@@ -110,16 +113,17 @@ class _Replay:
     _upstream: UpstreamConnection | None = None
 
     def __init__(self, pool: NodePool, sample: Sample, now_s: Callable[[], float]) -> None:
+        """Raises msgspec.DecodeError."""
         self.done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._pool = pool
-        self._sample = sample
+        self._target, self._body = sample.target, shortened(sample.body)
         self._now_s = now_s
 
     def dialled(self, upstream: UpstreamConnection) -> None:
         self.dial, self._upstream = None, upstream
-        pool, body = self._pool, shortened(self._sample.body)
+        pool, body = self._pool, self._body
         head = (
-            b"POST %b%b HTTP/1.1\r\n" % (pool.base_path, self._sample.target),
+            b"POST %b%b HTTP/1.1\r\n" % (pool.base_path, self._target),
             pool.own_lines,
             pool.key_line,
             b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body),
@@ -164,7 +168,7 @@ def _result(status: int) -> ReplayResult:
 
 def shortened(body: bytes) -> bytes:
     """The same request for one token, in one piece; all else as it stands, since what is kept was
-    read for the routing's fields only."""
+    read for the routing's fields only. Raises msgspec.DecodeError."""
     fields = msgspec.json.decode(body, type=dict[str, Raw])
     for name in _DROPPED:
         fields.pop(name, None)
