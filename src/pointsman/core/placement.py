@@ -60,12 +60,12 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
-    """The answer, and all that led to it. `field` counts candidates before the shortlist;
+    """The answer, and all that led to it. `candidate_count` is before the shortlist;
     `boundary` ends what is held anywhere of the prompt, at `boundary_tokens`."""
 
     demand: Demand
     rows: Sequence[Row]
-    field: int
+    candidate_count: int
     answer: Choice | Hold | Refusal
     boundary: BlockHash | None = None
     boundary_tokens: int = 0
@@ -73,7 +73,7 @@ class Route(msgspec.Struct, frozen=True, gc=False):
 
     def but(self, answer: Hold | Refusal) -> "Route":
         """The same rows with another answer than the policy's."""
-        return Route(self.demand, self.rows, self.field, answer, looked=self.looked)
+        return Route(self.demand, self.rows, self.candidate_count, answer, looked=self.looked)
 
 
 class Work(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -38,7 +38,7 @@ def decision(
         case Refusal(reason, detail):
             ruling, why = Ruling.REFUSED, f"{reason}: {detail}"
     excluded: Sequence[Exclusion] = ()
-    if route.looked and route.field < len(cluster):
+    if route.looked and route.candidate_count < len(cluster):
         excluded = exclusions(cluster, request, avoided, demand.context_tokens, rows_max)
     return Decision(
         request.id,
@@ -53,7 +53,7 @@ def decision(
         demand.output_tokens,
         hit_tokens,
         at_s - attempt.arrived_s,
-        route.field,
+        route.candidate_count,
         ties,
         tuple([row.seen() for row in rows[:rows_max]]),
         tuple(excluded),

@@ -92,7 +92,7 @@ def node_view(node: Node, ledger: Ledger, residency: Residency, now_s: float) ->
         foreign=node.foreign(now_s),
         concurrency_max=node.concurrency_max,
         queue_s=node.queue_ahead_s(now_s),
-        remaining_s=node.queue_ahead_s(now_s) + running_s(node, node.calibration.holding),
+        remaining_s=node.queue_ahead_s(now_s) + running_s(node, node.calibration.in_force),
         kv_blocks_leased=ledger.account(node.id).leased,
         kv_blocks=node.facts.kv_blocks,
         index_trust=node.trust,

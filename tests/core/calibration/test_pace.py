@@ -106,7 +106,7 @@ def test_a_node_keeps_what_it_learned_itself_in_another_class() -> None:
     (slow, _), _ = grown_up(3, 1)
     moved = slow.within(Calibration())
     assert moved.within(Calibration()) is not moved
-    moved.holding = moved._own
+    moved.in_force = moved._own
     assert moved.speeds() == slow.speeds()
 
 

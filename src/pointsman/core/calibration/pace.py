@@ -58,7 +58,7 @@ class _Deviation:
 
 
 class Pace:
-    """A node's own calibration beside its class's, and which of them is `holding`. `rules` may be
+    """A node's own calibration beside its class's, and which of them is `in_force`. `rules` may be
     replaced at any time."""
 
     __slots__ = (
@@ -69,7 +69,7 @@ class Pace:
         "_prefill",
         "_trial_factor",
         "_trying",
-        "holding",
+        "in_force",
         "rules",
     )
 
@@ -86,7 +86,7 @@ class Pace:
         self._confirmed_s = 0.0
         self._trial_factor = 1.0
         self._trying = False
-        self.holding = shared
+        self.in_force = shared
         self.rules = rules
 
     def __repr__(self) -> str:
@@ -99,37 +99,37 @@ class Pace:
     @property
     def calibrated(self) -> bool:
         """Whether its speeds are known: from its class, or from itself."""
-        return self.holding.calibrated
+        return self.in_force.calibrated
 
     @property
     def slowdown(self) -> float:
         """How many times as long as its class it takes; 1 unless it goes by its own speeds."""
-        if self.holding is self._class:
+        if self.in_force is self._class:
             return 1.0
         return exp(max(self._prefill.mean, self._decode.mean))
 
     def speeds(self) -> Speeds:
         """The speeds as known."""
-        return self.holding.speeds()
+        return self.in_force.speeds()
 
     def counted_on(
         self, now_s: float, *, idle: bool, tokens: float, attention: float
     ) -> Calibration:
         """Whose speeds to count on at `now_s` for a prefill of so much: the class's for a node on
         trial. One that is not `idle` is on none: what runs there will tell."""
-        holding = self.holding
-        if idle and holding is not self._class and self.on_trial(now_s):
+        in_force = self.in_force
+        if idle and in_force is not self._class and self.on_trial(now_s):
             most_s = self.rules.trial_cost_share * (now_s - self._confirmed_s)
-            if holding.first_token_s(tokens, attention) <= most_s:
+            if in_force.first_token_s(tokens, attention) <= most_s:
                 return self._class
-        return holding
+        return in_force
 
     def slowed(self, factor: float, now_s: float) -> None:
         """Its answers are found to take `factor` times as long as foreseen, and its peers' are
         not: it goes by that at once. Its own samples would tell when they end, and an answer of
         a node that is ten times as slow takes as long to."""
-        self._own = self.holding.slowed(factor)
-        self.holding = self._own
+        self._own = self.in_force.slowed(factor)
+        self.in_force = self._own
         deviation = log(factor)
         for of in (self._prefill, self._decode):
             of.become(max(of.mean, 0.0) + deviation)
@@ -140,7 +140,7 @@ class Pace:
 
     def on_trial(self, now_s: float) -> bool:
         """Whether the node is believed slow on old evidence only."""
-        if self.holding is self._class:
+        if self.in_force is self._class:
             return False
         if now_s - self._confirmed_s <= self._trial_factor * self.rules.trial_after_s:
             return False
@@ -155,7 +155,7 @@ class Pace:
     def confirmed(self, now_s: float) -> None:
         """Samples have been observed at `now_s`."""
         self._confirmed_s = now_s
-        if self.holding is self._class:
+        if self.in_force is self._class:
             self._trial_factor = 1.0
         elif self._trying:
             self._trial_factor = min(2 * self._trial_factor, TRIAL_AFTER_FACTOR_MAX)
@@ -206,5 +206,5 @@ class Pace:
     def _learners(self) -> tuple[Calibration, ...]:
         """Who learns from this sample: the node, and its class if the node is one of it."""
         slow = self._prefill.is_slow or self._decode.is_slow
-        self.holding = self._own if slow else self._class
+        self.in_force = self._own if slow else self._class
         return (self._own,) if slow else (self._own, self._class)
