@@ -17,6 +17,7 @@ from pointsman.core.policies import catalog
 from pointsman.report import plots
 from pointsman.sim import Scenario
 from pointsman.traffic.request import TrafficRequest
+from pointsman.traffic.trace import read_trace
 
 ROW = {"input_tokens": 2000, "output_tokens": 20, "block_tokens": 512}
 LINES = [ROW | {"t_ms": 200 * n, "hash_ids": [n % 4, 100 + n]} for n in range(40)]
@@ -28,6 +29,12 @@ def trace(tmp_path: Path) -> Path:
     path = tmp_path / "t.jsonl.gz"
     path.write_bytes(gzip.compress("\n".join(map(json.dumps, LINES)).encode()))
     return path
+
+
+def test_the_help_shows_a_trace_that_can_be_read() -> None:
+    assert replay.epilog is not None
+    (line,) = [line for line in replay.epilog.splitlines() if '"t_ms"' in line]
+    assert len(read_trace([line], name="help").requests) == 1
 
 
 def run(*arguments: object) -> Result:

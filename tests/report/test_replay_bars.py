@@ -171,6 +171,12 @@ def test_classes_by_priority_and_window() -> None:
     assert [name for window, name in found if not window][:3] == ["high", "normal", "low"]
 
 
+def test_classes_by_length_say_which_lengths() -> None:
+    rows = class_rows(judged().scenarios[0].seeds[0].runs)
+    shown = [cell for row in rows for cell in row if "tokens" in cell]
+    assert shown == ["short, < 4,096 tokens", "long, ≥ 32,768 tokens"]
+
+
 def test_traffic_of_one_kind_has_no_classes() -> None:
     assert classes([good(0), good(1)], Slo(), {}) == ()
 

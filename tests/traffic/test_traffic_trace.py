@@ -82,7 +82,7 @@ def test_azure_csv_of_2023_and_2024() -> None:
         (["hello"], "x line 1 is in no known trace format"),
         ([SLICE % 0, "{"], "x line 2: "),
         ([SLICE % 0, '{"t_ms":1,"input_tokens":1}'], "x line 2: Object missing required field"),
-        ([SLICE % 0, '{"t_ms":1,"input_tokens":-1,"output_tokens":1}'], "x line 2: "),
+        ([SLICE % 0, '{"t_ms":1,"input_tokens":-1,"output_tokens":1}'], "with `t_ms`, `input_t"),
         (
             ['{"t_ms":1,"input_tokens":9,"output_tokens":1,"hash_ids":[1]}'],
             "without `block_tokens`",

@@ -43,6 +43,10 @@ Try it:
   pointsman replay matrix.yaml --html matrix.html
 
 \b
+A trace of your own has a line for each request; hash_ids name its blocks, if beginnings repeat.
+  {"t_ms": 0, "input_tokens": 1200, "output_tokens": 80, "hash_ids": [7, 8], "block_tokens": 512}
+
+\b
 A scenario file has the fleet, the traffic and the faults in YAML; several go under `scenarios:`.
   name: half of the nodes are slow
   traffic: {trace: conversation.jsonl.gz, speed: 1.5, limit: 2000}

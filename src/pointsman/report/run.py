@@ -108,8 +108,8 @@ def decode_runs(data: bytes) -> tuple[Run, ...]:
         schema = msgspec.json.decode(data, type=_SchemaOnly).schema
         if schema != SCHEMA:
             raise RunFileError(
-                f"its schema is {schema!r}, not {SCHEMA!r}. "
-                "Remedy: write it anew with this version's `pointsman bench --json`."
+                f"its schema is {schema!r}, not {SCHEMA!r}. Remedy: give a file of this version's "
+                "`pointsman bench --json`; one `pointsman replay` compares policies itself."
             )
         runs = msgspec.json.decode(data, type=_RunFile).runs
     except msgspec.DecodeError as error:

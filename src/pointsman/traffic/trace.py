@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import chain, pairwise
+from types import MappingProxyType
 from typing import Annotated, assert_never
 
 import msgspec
@@ -36,6 +37,15 @@ class TraceFormat(StrEnum):
     MOONCAKE = "mooncake"
     AZURE = "azure"
     POINTSMAN = "pointsman"
+
+
+_FIELDS = MappingProxyType(
+    {
+        TraceFormat.SLICE: "`t_ms`, `input_tokens`, `output_tokens`",
+        TraceFormat.MOONCAKE: "`timestamp`, `input_length`, `output_length`",
+    }
+)
+"""What each line has to have, for messages."""
 
 
 class TraceError(ValueError):
@@ -126,9 +136,9 @@ def _detect(line: bytes, name: str) -> TraceFormat:
     if line.startswith(b"TIMESTAMP,"):
         return TraceFormat.AZURE
     raise TraceError(
-        f"{name} line 1 is in no known trace format. Remedy: give JSON lines with `t_ms`, "
-        "`input_tokens`, `output_tokens` (or Mooncake's `timestamp`, `input_length`, "
-        "`output_length`), Pointsman's access log, or a CSV that begins with "
+        f"{name} line 1 is in no known trace format. Remedy: give JSON lines with "
+        f"{_FIELDS[TraceFormat.SLICE]} (or Mooncake's {_FIELDS[TraceFormat.MOONCAKE]}), "
+        "Pointsman's access log, or a CSV that begins with "
         "`TIMESTAMP,ContextTokens,GeneratedTokens`."
     )
 
@@ -146,8 +156,8 @@ def _json_requests(
                 row = _from_mooncake(mooncake.decode(raw))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise TraceError(
-                f"{name} line {number}: {error}. Remedy: each line must be one JSON object of the "
-                f"{trace_format} format; mend or delete the line."
+                f"{name} line {number}: {error}. Remedy: each line must be one JSON object with "
+                f"{_FIELDS[trace_format]}, as line 1 promises; mend or delete the line."
             ) from None
         _check_blocks(row, name, number)
         yield TrafficRequest(

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from pointsman.report.replay.classes import ClassNumbers
 from pointsman.report.replay.numbers import RunNumbers
+from pointsman.report.replay.subset import LENGTHS
 from pointsman.report.replay.verdict import Verdict
 from pointsman.report.rows import UNKNOWN, count, percent, rate, seconds
 
@@ -51,7 +52,7 @@ def _class_row(policy: str, each: ClassNumbers) -> tuple[str, ...]:
     return (
         policy,
         each.window or "all",
-        each.name or "all",
+        _class_name(each),
         count(each.requests),
         count(each.refused),
         count(each.lost),
@@ -59,6 +60,15 @@ def _class_row(policy: str, each: ClassNumbers) -> tuple[str, ...]:
         *(UNKNOWN if wait_s is None else seconds(wait_s) for wait_s in waits),
         f"{each.tries:.2f}",
     )
+
+
+def _class_name(each: ClassNumbers) -> str:
+    """Its name; of a length with the tokens that it means."""
+    if each.kind != "length":
+        return each.name or "all"
+    from_tokens, below_tokens = LENGTHS[each.name]
+    bound = f"≥ {count(from_tokens)}" if each.name == "long" else f"< {count(below_tokens)}"
+    return f"{each.name}, {bound} tokens"
 
 
 def _shown(measure: str) -> Callable[[float | None], str]:
