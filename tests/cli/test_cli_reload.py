@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import signal
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 
 from pointsman.cli import config_file, reload
-from pointsman.cli.config import Config, Engine, Key, Listen
+from pointsman.cli.config import Admin, Config, Engine, Key, Listen, Log
 from pointsman.cli.config_change import with_names
 from pointsman.cli.engine_changes import apply_engines
 from pointsman.cli.process import Process
@@ -19,6 +20,7 @@ from pointsman.cli.reload import Reloader, Result, Source
 from pointsman.control import fleet
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName
+from tests.support.cluster import running_process
 from tests.support.engines import running_engine
 from tests.support.processes import serving
 from tests.support.waiting import eventually
@@ -253,6 +255,15 @@ async def test_an_engine_that_finds_no_place_keeps_no_other_out(
     assert "engine b is not used: the cluster has 1 nodes, its limit" in caplog.text
 
 
+async def test_what_cannot_be_applied_is_not_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Config(listen=Listen(port=0), admin=Admin(port=0), log=Log(access="none"))
+    async with running_process(before) as process:
+        monkeypatch.setattr(process.fleet, "apply", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await process.apply(msgspec.structs.replace(before, policy="round_robin"))
+        assert process.config.policy == before.policy
+
+
 # --- as a user runs it ------------------------------------------------------------------------
 
 
@@ -275,3 +286,9 @@ async def test_the_command_line_still_wins_after_a_reload(tmp_path: Path) -> Non
 def test_a_report_is_json() -> None:
     report = reload.Report(Result.REJECTED, problems=("x",))
     assert msgspec.json.decode(msgspec.json.encode(report))["result"] == "rejected"
+
+
+async def test_where_there_is_no_file_a_terminal_that_closes_ends_it() -> None:
+    async with serving("serve", "--engine", "http://127.0.0.1:1") as running:
+        running.process.send_signal(signal.SIGHUP)
+        assert await running.code() == 0

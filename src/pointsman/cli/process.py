@@ -60,7 +60,8 @@ class CannotStart(Exception):  # noqa: N818 - named by what happened
 
 
 class Process:
-    """Built from a configuration; `run` serves until SIGTERM or SIGINT. `config` is the one in
+    """Built from a configuration; `run` serves until SIGTERM or SIGINT, or SIGHUP where there is
+    no file. `config` is the one in
     force: `source` is read again while running, and `apply` changes what can be changed."""
 
     def __init__(self, config: Config, source: Source | None = None) -> None:
@@ -132,8 +133,10 @@ class Process:
                 tokenizing.cancel()
 
     def _signal_handlers(self) -> Mapping[signal.Signals, Callable[[], None]]:
+        """Where there is no file to read again, SIGHUP is what it was: the terminal is gone."""
         reload = partial(self.reloader.ask, "SIGHUP")
-        return {signal.SIGTERM: self.stop, signal.SIGINT: self.stop, signal.SIGHUP: reload}
+        hung_up = self.stop if self.reloader.state().file is None else reload
+        return {signal.SIGTERM: self.stop, signal.SIGINT: self.stop, signal.SIGHUP: hung_up}
 
     # --- a configuration that is read again: `reload.Target` -----------------------------
 
@@ -147,7 +150,7 @@ class Process:
     async def apply(self, config: Config) -> None:
         """Go by it from here on. Requests under way keep what they began with."""
         assert self._gateway is not None, "not running"
-        before, self.config = self.config, config
+        before = self.config
         if config.policy != before.policy:
             self.service.choose_policy(config.policy)
         self.service.submit(RulesChanged(scheduler_options(config).rules))
@@ -158,6 +161,7 @@ class Process:
             logging.getLogger().setLevel(config.log.level.upper())
         drain_s = config.timeouts.drain_s
         await apply_engines(self.fleet, before.engines, config.engines, drain_s=drain_s)
+        self.config = config  # not before: what could not be applied is not in force
 
     # --- the way down --------------------------------------------------------------------
 

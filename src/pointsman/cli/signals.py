@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def on_signals(handlers: Mapping[signal.Signals, Callable[[], None]]) -> Iterator[None]:
-    """Call these, on the running loop; as before after that."""
+    """Call these, on the running loop, until it is over; signals do after that what Python has them
+    do."""
     loop = asyncio.get_running_loop()
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
