@@ -256,6 +256,22 @@ async def test_what_the_gateway_lets_through_is_not_too_long() -> None:
     assert lengths[0] > 60_000
 
 
+async def test_a_cookie_is_of_one_client() -> None:
+    heads = []
+
+    async def engine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 204 No Content\r\nset-cookie: who=first\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(engine, "localhost", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, Front(f"http://localhost:{port}", FrontOptions()).serving() as front:
+        for _ in range(2):
+            assert b" 204 " in await raw(front.port, "/health")
+    assert b"who=first" not in heads[1]
+
+
 async def test_who_drains_hands_everything_new_back() -> None:
     async with fronted() as s:
         s.front.draining = True

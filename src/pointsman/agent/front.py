@@ -96,6 +96,7 @@ class Front:
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(
             connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),  # one client's are not another's
             timeout=timeout,
             auto_decompress=False,
             skip_auto_headers=_ADDED,

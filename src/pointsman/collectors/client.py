@@ -41,6 +41,7 @@ def new_session(keys: EngineKeys) -> aiohttp.ClientSession:
     )
     return aiohttp.ClientSession(
         connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),  # a balancer's would pin it to one of several engines
         headers={"User-Agent": "pointsman"},
         middlewares=(keys.authorize,),
         timeout=aiohttp.ClientTimeout(total=None),  # each call has its own

@@ -53,7 +53,10 @@ class EngineSource:
         timeout = aiohttp.ClientTimeout(total=ASK_S_MAX)
         async with (
             aiohttp.ClientSession(
-                connector=connector, timeout=timeout, middlewares=(self._keys.authorize,)
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=timeout,
+                middlewares=(self._keys.authorize,),
             ) as session,
             asyncio.TaskGroup() as tasks,
         ):
