@@ -1,12 +1,20 @@
 """Tokenizers in a configuration: what is wrong with them is found before anything starts."""
 
+import asyncio
+import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from prometheus_client.registry import CollectorRegistry
 
+from pointsman.cli.config import Config, Limits, Model
 from pointsman.cli.main import main
+from pointsman.cli.tokenizers import Tokenizers
+from pointsman.core.ids import ModelName
+from pointsman.core.scheduler import Scheduler
 from pointsman.engines.tokenizer import folder
+from pointsman.wire.endpoints import Endpoint
 from tests.support.tokenizers import write_folder
 
 
@@ -104,3 +112,34 @@ def test_serve_does_not_start_with_a_broken_tokenizer(tmp_path: Path) -> None:
     assert code == 2
     assert "the tokenizer of m:" in err
     assert "is no tokenizer" in err
+
+
+@pytest.mark.parametrize("bytes_max", [0, 4_000])
+async def test_what_is_remembered_keeps_within_its_bytes(tmp_path: Path, bytes_max: int) -> None:
+    """`limits.tokenizer_bytes_max`: at the bound the oldest texts go, and all are still encoded."""
+    config = Config(
+        models=(Model("m", str(write_folder(tmp_path / "model"))),),
+        limits=Limits(tokenizer_bytes_max=bytes_max),
+    )
+    tokenizers = Tokenizers(config, Scheduler(), CollectorRegistry())
+    counts = []
+    try:
+        for number in range(40):
+            assert await encoded(tokenizers, f"the train of {number} o'clock is late again")
+            state = tokenizers.state()
+            assert state.pieces_bytes <= bytes_max
+            counts.append(state.pieces)
+    finally:
+        await tokenizers.close()
+    assert max(counts) == counts[-1] < 40, "it is full long before the end"
+    assert bool(counts[-1]) is bool(bytes_max)
+
+
+async def encoded(tokenizers: Tokenizers, text: str) -> object:
+    body = {"model": "m", "messages": [{"role": "user", "content": text}]}
+    assert tokenizers.service is not None
+    ids: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    tokenizers.service.tokenize(
+        ModelName("m"), Endpoint.CHAT, json.dumps(body).encode(), ids.set_result
+    )
+    return await ids
