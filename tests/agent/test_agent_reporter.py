@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client.registry import CollectorRegistry
 
-from pointsman.agent import AgentOptions, SchedulerAddress, pace, reporter
+from pointsman.agent import AgentOptions, SchedulerAddress, reporter, rhythm
 from pointsman.agent.report import EngineReport
 from pointsman.agent.reporter import Reporter
 from pointsman.collectors.cadence import Cadence
@@ -230,7 +230,7 @@ async def test_a_refusal_is_passed_on_to_people(caplog: pytest.LogCaptureFixture
 async def test_who_acknowledges_nothing_hears_less_and_is_left_at_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pace, "LOST_S", 1.0)
+    monkeypatch.setattr(rhythm, "LOST_S", 1.0)
     beats: list[float] = []
 
     async def script(peer: Peer) -> None:

@@ -1,8 +1,8 @@
 """The node agent: a process beside one engine or several, which tells the scheduler of them.
 
 Reading order: agent (everything, wired), reporter (the connection: greeting, heartbeats,
-comparisons), absence (what is said while nobody is there?), pace (when is the next heartbeat due?),
-report (what is there to be told of one engine?), front with queue (what the engine cannot start
+comparisons), absence (what is said while nobody is there), rhythm (when is the next heartbeat due),
+report (what there is to be told of one engine), front with queue (what the engine cannot start
 waits here, or is handed back), machine with gpu and tcp (what is told of the machine itself),
 supervisor (an engine that the agent starts and keeps running), options.
 

@@ -10,8 +10,8 @@ from random import Random
 from pointsman import __version__
 from pointsman.agent.absence import Absence
 from pointsman.agent.options import AgentOptions
-from pointsman.agent.pace import Pace
 from pointsman.agent.report import EngineReport
+from pointsman.agent.rhythm import Rhythm
 from pointsman.wire.control import (
     FRAME_BYTES_MAX,
     HASHES_MAX,
@@ -134,20 +134,20 @@ class Reporter:
 
     async def _beat(self, session: "_Session") -> None:
         options = self._options
-        session.pace = pace = Pace(options.heartbeat_s, options.heartbeat_s_max)
+        session.rhythm = rhythm = Rhythm(options.heartbeat_s, options.heartbeat_s_max)
         for report in self._reports:
             report.connected()
         while True:
             await self._announce(session)
             began_s = self._now_s()
-            if pace.is_lost(began_s):
+            if rhythm.is_lost(began_s):
                 raise Unwelcome("it acknowledges nothing any more")
-            await session.send(self._heartbeat(pace.send(began_s)))
+            await session.send(self._heartbeat(rhythm.send(began_s)))
             self.connected.set()
             if self._farewell is not None:
                 await session.send(self._farewell)
                 return
-            await self._until_due(began_s, pace)
+            await self._until_due(began_s, rhythm)
 
     async def _announce(self, session: "_Session") -> None:
         for report in self._reports:
@@ -166,10 +166,10 @@ class Reporter:
             self._wake.set()
         return Heartbeat(seq, tuple(beats))
 
-    async def _until_due(self, began_s: float, pace: Pace) -> None:
+    async def _until_due(self, began_s: float, rhythm: Rhythm) -> None:
         """Wait for the interval to pass, or for a reason to be early, but at least the least
         distance. While the network is in trouble only leaving is such a reason."""
-        while (left_s := began_s + pace.interval_s - self._now_s()) > 0:
+        while (left_s := began_s + rhythm.interval_s - self._now_s()) > 0:
             try:
                 async with asyncio.timeout(left_s):
                     await self._wake.wait()
@@ -177,7 +177,7 @@ class Reporter:
                 return
             if self._farewell is not None:
                 return
-            if not pace.is_troubled:
+            if not rhythm.is_troubled:
                 await asyncio.sleep(max(0.0, began_s + self._options.delta_s_min - self._now_s()))
                 return
             await asyncio.sleep(left_s)
@@ -189,7 +189,7 @@ class _Session:
     def __init__(
         self, owner: Reporter, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        self.pace: Pace | None = None
+        self.rhythm: Rhythm | None = None
         self._owner = owner
         self._reader = reader
         self._writer = writer
@@ -235,8 +235,8 @@ class _Session:
         while True:
             match frame := await self.next_frame():
                 case Ack():
-                    if self.pace is not None:
-                        self.pace.acknowledged(frame.seq, self._owner._now_s())
+                    if self.rhythm is not None:
+                        self.rhythm.acknowledged(frame.seq, self._owner._now_s())
                 case Compare():
                     report = next((r for r in reports if r.number == frame.engine), None)
                     if report is not None and report.incarnation == frame.incarnation:

@@ -24,7 +24,7 @@ from pointsman.control.api_types import (
     NodeState,
     PolicyBody,
     PolicyState,
-    State,
+    ProcessState,
     Totals,
 )
 from pointsman.control.fleet import Fleet, NodeRefused
@@ -137,7 +137,7 @@ class AdminApi:
     async def _state(self, _: web.Request) -> web.Response:
         scheduler = self._service.scheduler
         return _json(
-            State(
+            ProcessState(
                 version=self._version,
                 code=code_form(),
                 ready=self._service.ready(),

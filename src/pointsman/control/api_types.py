@@ -48,7 +48,7 @@ class AdmissionState(msgspec.Struct, frozen=True):
     models: tuple[AdmissionView, ...]
 
 
-class State(msgspec.Struct, frozen=True):
+class ProcessState(msgspec.Struct, frozen=True):
     """Everything at one moment. `keys` are those with names and what they have used, never
     the keys themselves; `configuration` is where it was read and what came of that. `failures`
     above 0 are bugs; the log has them."""

@@ -74,7 +74,7 @@ async def repeat(
         try:
             usages.append(await once(session, base, model=model, prompt=prompt))
         except EngineTrouble as error:
-            trouble, refused = str(error), isinstance(error, Refused)
+            trouble, refused = str(error), isinstance(error, PromptRefused)
             break
         seconds.append(time.monotonic() - begun_s)
     return ProbeSeen(
@@ -87,16 +87,16 @@ async def repeat(
     )
 
 
-class Refused(EngineTrouble):
+class PromptRefused(EngineTrouble):
     """The engine turns the prompt away, for good or for now, which is not a fault."""
 
 
 async def once(session: aiohttp.ClientSession, base: str, *, model: str, prompt: str) -> Usage:
-    """Ask for one token. Raises EngineTrouble, of which Refused is one kind."""
+    """Ask for one token. Raises EngineTrouble, of which PromptRefused is one kind."""
     body = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
     reply = await post(session, base, "/v1/completions", body)
     if reply.status != 200:
-        kind = Refused if reply.status < 500 or reply.status == 503 else EngineTrouble
+        kind = PromptRefused if reply.status < 500 or reply.status == 503 else EngineTrouble
         raise kind(f"POST /v1/completions answers {reply.status}: {error_of(reply.body)}")
     usage = read_answer(reply.body).usage
     if usage is None:

@@ -14,8 +14,8 @@ LOST_S: Final = 8.0
 intervals."""
 
 
-class Pace:
-    """The pace of one connection."""
+class Rhythm:
+    """Of the heartbeats on one connection."""
 
     def __init__(self, interval_s: float, interval_s_max: float) -> None:
         assert 0 < interval_s <= interval_s_max, (interval_s, interval_s_max)
