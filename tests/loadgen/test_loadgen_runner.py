@@ -121,6 +121,8 @@ async def test_stop_ends_the_run_and_keeps_the_records() -> None:
         )
         running = asyncio.ensure_future(run.run())
         await server.received(2)
+        while not seen:  # noqa: ASYNC110 - tells nobody
+            await asyncio.sleep(0.001)
         run.stop()
         records = await running
     assert [record.outcome for record in records] == [Outcome.OK, Outcome.INTERRUPTED]
