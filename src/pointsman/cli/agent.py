@@ -84,10 +84,11 @@ in use.
     "--secret-file",
     metavar="FILE",
     default="",
+    show_default=False,
     help="The secret that the scheduler has, too.  [default: $POINTSMAN_AGENT_SECRET]",
 )
 @click.option("--pool", metavar="NAME", default="default", help="The engines' pool.")
-@click.option("--zone", metavar="NAME", default="", help="The engines' zone.")
+@click.option("--zone", metavar="NAME", default="", show_default=False, help="The engines' zone.")
 @click.option(
     "--concurrency-max",
     type=click.IntRange(1, CONCURRENCY_MAX),
@@ -98,7 +99,6 @@ in use.
     "--kv-events",
     metavar="WHERE",
     default="auto",
-    show_default=True,
     help="KV-cache events: auto asks the engine, off, or tcp://HOST:PORT.",
 )
 @click.option(
@@ -107,7 +107,6 @@ in use.
     type=_HEARTBEAT_S,
     metavar="SECONDS",
     default=_DEFAULTS.heartbeat_s,
-    show_default=True,
     help="Between heartbeats; up to 2 s while they are not acknowledged in time.",
 )
 @click.option(
@@ -115,7 +114,6 @@ in use.
     type=POSITIVE,
     metavar="N",
     default=_DEFAULTS.delta_blocks,
-    show_default=True,
     help="Changes of an engine's cache that are told at once, not with the next heartbeat.",
 )
 @click.option(
@@ -129,7 +127,6 @@ in use.
     "--front-host",
     metavar="ADDRESS",
     default=_FRONT.host,
-    show_default=True,
     help="Address that --front listens on. Who reaches it needs no key of the engine's.",
 )
 @click.option(
@@ -137,7 +134,6 @@ in use.
     type=POSITIVE,
     metavar="N",
     default=_FRONT.running_max,
-    show_default=True,
     help="Requests let through to an engine at once; fewer while some wait in it.",
 )
 @click.option(
@@ -145,7 +141,6 @@ in use.
     type=click.IntRange(min=0),
     metavar="N",
     default=_FRONT.waiting_max,
-    show_default=True,
     help="Requests held back before an engine; more go back at once.",
 )
 @click.option(
@@ -153,7 +148,6 @@ in use.
     type=click.FloatRange(min=0, max=600),
     metavar="SECONDS",
     default=_FRONT.wait_s_max,
-    show_default=True,
     help="How long one of them may wait before it goes back.",
 )
 @click.option(
@@ -171,14 +165,12 @@ in use.
     type=click.FloatRange(min=0, max=3_600),
     metavar="SECONDS",
     default=_DEFAULTS.drain_s,
-    show_default=True,
     help="For requests to finish before the engine of --run is ended.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
-    show_default=True,
     help="Least level of messages on stderr.",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)

@@ -119,7 +119,6 @@ Exit codes: 0 done, 1 a request failed or the server cannot be used, 2 wrong usa
     type=ABOVE_ZERO,
     metavar="X",
     default=1.0,
-    show_default=True,
     help="Arrivals and thinking X times faster.",
 )
 @click.option(
@@ -143,7 +142,6 @@ Exit codes: 0 done, 1 a request failed or the server cannot be used, 2 wrong usa
     "--endpoint",
     type=click.Choice([e.value for e in Endpoint]),
     default="chat",
-    show_default=True,
     help="Which API is spoken.",
 )
 @click.option(
@@ -151,7 +149,6 @@ Exit codes: 0 done, 1 a request failed or the server cannot be used, 2 wrong usa
     type=click.IntRange(min=0),
     metavar="N",
     default=0,
-    show_default=True,
     help="Of arrivals and lengths; from 1 on it also moves a trace's arrivals a little.",
 )
 @click.option(
@@ -159,7 +156,6 @@ Exit codes: 0 done, 1 a request failed or the server cannot be used, 2 wrong usa
     type=ABOVE_ZERO,
     metavar="SECONDS",
     default=600.0,
-    show_default=True,
     help="A request that takes longer has failed.",
 )
 @click.option(
@@ -167,7 +163,6 @@ Exit codes: 0 done, 1 a request failed or the server cannot be used, 2 wrong usa
     type=POSITIVE,
     metavar="N",
     default=4096,
-    show_default=True,
     help="At once, at most.",
 )
 @slo_options

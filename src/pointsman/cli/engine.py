@@ -81,7 +81,6 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
     type=click.IntRange(min=1, max=64),
     metavar="N",
     default=1,
-    show_default=True,
     help="Engines behind the port, each with a cache of its own and KV events on ports in a row; "
     "X-data-parallel-rank names one.",
 )
@@ -94,21 +93,23 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
     "--kv-events-encoding",
     type=click.Choice([encoding.value for encoding in EventEncoding]),
     default="map",
-    show_default=True,
     help="Events as maps (vLLM since 0.24) or as arrays (before).",
 )
 @click.option(
     "--kv-events-hashes",
     type=click.Choice([kind.value for kind in HashKind]),
     default="int",
-    show_default=True,
     help="Block hashes in events as 64-bit integers or as 32 bytes.",
 )
 @engine_speed_option
 @text_seed_option
 @click.option("--lora", multiple=True, metavar="NAME", help="A LoRA adapter; repeatable.")
 @click.option(
-    "--api-key", metavar="KEY", default="", help="What its routes under /v1 ask for, as a bearer."
+    "--api-key",
+    metavar="KEY",
+    default="",
+    show_default=False,
+    help="What its routes under /v1 ask for, as a bearer.",
 )
 @click.option("--legacy-metrics", is_flag=True, help="Also export metric names of vLLM < 0.10.")
 @click.option(
@@ -117,7 +118,6 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
     type=ABOVE_ZERO,
     metavar="SECONDS",
     default=5.0,
-    show_default=True,
     help="When an idle connection is closed without notice.",
 )
 def engine(lora: tuple[str, ...], **given: object) -> None:

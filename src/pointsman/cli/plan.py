@@ -41,7 +41,6 @@ Exit codes: 0 planned, 1 the servers cannot carry the demand, 2 the file cannot 
     "--goal",
     type=click.Choice([goal.value for goal in Goal]),
     default=Goal.LOWER.value,
-    show_default=True,
     help="Which bound of the mean response time is made smallest: simulations have their optimum "
     "at the lower one's, the upper one holds for certain.",
 )

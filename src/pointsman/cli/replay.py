@@ -132,7 +132,6 @@ usage.
     type=click.FloatRange(0, 1, min_open=True),
     metavar="SHARE",
     default=0.9,
-    show_default=True,
     help="Of the requests, to be within the SLO.",
 )
 @click.option("--jobs", type=POSITIVE, metavar="N", help="Processes.  [default: one a CPU]")

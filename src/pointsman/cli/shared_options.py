@@ -55,9 +55,7 @@ def engine_key() -> str:
 
 def admin_url_option(use: str) -> Callable[[Command], Command]:
     """A running process's admin plane, and what it is for."""
-    return click.option(
-        "--admin-url", metavar="URL", default=ADMIN_URL, show_default=True, help=use
-    )
+    return click.option("--admin-url", metavar="URL", default=ADMIN_URL, help=use)
 
 
 # --- of simulated engines -----------------------------------------------------------------
@@ -66,18 +64,16 @@ host_option = click.option(
     "--host",
     metavar="ADDRESS",
     default="127.0.0.1",
-    show_default=True,
     help="Address to listen on.",
 )
 model_name_option = click.option(
-    "--model", metavar="NAME", default="sim", show_default=True, help="The model's name at the API."
+    "--model", metavar="NAME", default="sim", help="The model's name at the API."
 )
 profile_option = click.option(
     "--profile",
     type=click.Choice(list(PROFILES)),
     metavar="NAME",
     default=PROFILE_DEFAULT,
-    show_default=True,
     help=f"What model on what GPU (step times, KV capacity, limits): {', '.join(PROFILES)}.",
 )
 kv_blocks_option = click.option(
@@ -91,11 +87,10 @@ engine_speed_option = click.option(
     type=ABOVE_ZERO,
     metavar="X",
     default=1.0,
-    show_default=True,
     help="Engines X times faster.",
 )
 text_seed_option = click.option(
-    "--seed", type=int, metavar="N", default=0, show_default=True, help="Of the generated text."
+    "--seed", type=int, metavar="N", default=0, help="Of the generated text."
 )
 
 
@@ -139,7 +134,6 @@ _SLO_OPTIONS = (
         type=ABOVE_ZERO,
         metavar="SECONDS",
         default=_SLO.ttft_s,
-        show_default=True,
         help="Good is a first token within this …",
     ),
     click.option(
@@ -147,7 +141,6 @@ _SLO_OPTIONS = (
         type=click.FloatRange(min=0),
         metavar="SECONDS",
         default=_SLO.ttft_s_per_token,
-        show_default=True,
         help="… and this for each prompt token,",
     ),
     click.option(
@@ -155,7 +148,6 @@ _SLO_OPTIONS = (
         type=ABOVE_ZERO,
         metavar="SECONDS",
         default=_SLO.tpot_s,
-        show_default=True,
         help="and every further token within this on average.",
     ),
 )

@@ -56,7 +56,6 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
     type=click.IntRange(1, 256),
     metavar="N",
     default=4,
-    show_default=True,
     help="Simulated engines, a process each.",
 )
 @host_option
@@ -71,7 +70,6 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
     type=PORT,
     metavar="PORT",
     default=8080,
-    show_default=True,
     help="Port of the API; 0 takes a free one.",
 )
 @click.option(
@@ -79,7 +77,6 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
     type=PORT,
     metavar="PORT",
     default=8081,
-    show_default=True,
     help="Port of the admin plane.",
 )
 @click.option(
@@ -87,7 +84,6 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
     type=POLICY,
     metavar="NAME",
     default=catalog.DEFAULT,
-    show_default=True,
     help=POLICY_HELP,
 )
 @model_name_option
@@ -98,7 +94,6 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
 @click.option(
     "--access-log",
     default="stdout",
-    show_default=True,
     metavar="FILE",
     help="One JSON line a request: stdout, none, or a file.",
 )
