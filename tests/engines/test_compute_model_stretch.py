@@ -4,20 +4,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pointsman.engines.compute_model import ComputeModel, Job, Profile, Stretch
-
-PROFILE = Profile(
-    name="small",
-    base_s=0.01,
-    prefill_s_per_token=1e-4,
-    attention_s_per_token2=1e-7,
-    sequence_s=1e-3,
-    kv_token_s=1e-5,
-    kv_blocks=24,
-    block_size=4,
-    max_num_seqs=4,
-    max_num_batched_tokens=16,
-)
+from pointsman.engines.compute_model import ComputeModel, Job, Stretch
+from tests.support.profiles import CRAMPED
 
 
 class Run:
@@ -25,7 +13,7 @@ class Run:
     block that was evicted, in order."""
 
     def __init__(self, jobs: list[tuple[float, Job]], *, stretches: bool) -> None:
-        self.model = ComputeModel(PROFILE)
+        self.model = ComputeModel(CRAMPED)
         self.seen: dict[str, tuple[float, float]] = {}
         self.events: list[object] = []
         self.stretches = stretches
@@ -107,7 +95,7 @@ def test_a_lone_answer_is_one_stretch() -> None:
 
 
 def test_no_stretch_goes_beyond_the_free_blocks() -> None:
-    model = ComputeModel(PROFILE)
+    model = ComputeModel(CRAMPED)
     for name in "ab":
         model.add(Job(name, 40, 40))
     for _ in range(6):

@@ -2,25 +2,13 @@
 
 from msgspec.structs import replace
 
-from pointsman.engines.compute_model import ComputeModel, Job, Profile
-
-PROFILE = Profile(
-    name="small",
-    base_s=0.01,
-    prefill_s_per_token=1e-4,
-    attention_s_per_token2=0.0,
-    sequence_s=1e-3,
-    kv_token_s=0.0,
-    kv_blocks=64,
-    block_size=4,
-    max_num_seqs=4,
-    max_num_batched_tokens=16,
-)
+from pointsman.engines.compute_model import ComputeModel, Job
+from tests.support.profiles import CRAMPED
 
 
 def order_of_ends(*, urgent_first: bool, late_priority: int) -> list[str]:
     """A long prompt has begun when a short one comes."""
-    model = ComputeModel(replace(PROFILE, urgent_first=urgent_first))
+    model = ComputeModel(replace(CRAMPED, kv_blocks=64, urgent_first=urgent_first))
     model.add(Job("long", 100, 1, priority=100))
     ended: list[str] = []
     while len(ended) < 2:

@@ -9,19 +9,7 @@ from hypothesis import strategies as st
 from pointsman.engines.compute_model import ComputeModel, Job, Outcome, Profile, Removed, Stored
 from pointsman.sim.clock import Clock, Timer
 from pointsman.sim.engine import Engine
-
-PROFILE = Profile(
-    name="tiny",
-    base_s=0.01,
-    prefill_s_per_token=1e-4,
-    attention_s_per_token2=1e-7,
-    sequence_s=1e-3,
-    kv_token_s=1e-5,
-    kv_blocks=24,
-    block_size=4,
-    max_num_seqs=4,
-    max_num_batched_tokens=16,
-)
+from tests.support.profiles import CRAMPED
 
 
 class StepByStep:
@@ -136,9 +124,9 @@ def play(
     seen = Seen(clock)
     engine: Engine | StepByStep
     if stretches:
-        engine = Engine(clock, PROFILE, seen, slowdown=1.0)
+        engine = Engine(clock, CRAMPED, seen, slowdown=1.0)
     else:
-        engine = StepByStep(clock, PROFILE, seen)
+        engine = StepByStep(clock, CRAMPED, seen)
     for at_s, job in jobs_of(rows):
         clock.at(at_s, engine.add, job)
     for number, (when, name, value) in enumerate(acts, start=100):
@@ -176,7 +164,7 @@ def test_a_long_answer_takes_few_events() -> None:
 def test_an_idle_engine_hangs_as_well_and_twice() -> None:
     clock = Clock()
     seen = Seen(clock)
-    engine = Engine(clock, PROFILE, seen, slowdown=1.0)
+    engine = Engine(clock, CRAMPED, seen, slowdown=1.0)
     engine.hang(2.0)
     clock.at(1.0, engine.hang, 3.0)
     clock.at(1.5, engine.add, Job("a", 4, 1))
@@ -197,7 +185,7 @@ def test_a_shorter_hang_inside_a_longer_one_adds_nothing() -> None:
 def test_a_dead_engine_tells_nothing_more() -> None:
     clock = Clock()
     seen = Seen(clock)
-    engine = Engine(clock, PROFILE, seen, slowdown=1.0)
+    engine = Engine(clock, CRAMPED, seen, slowdown=1.0)
     engine.add(Job("a", 8, 5))
     clock.at(0.02, engine.kill)
     clock.run()
@@ -208,7 +196,7 @@ def test_a_dead_engine_tells_nothing_more() -> None:
 def test_a_job_that_never_fits_is_refused_and_leaves_no_trace() -> None:
     clock = Clock()
     seen = Seen(clock)
-    engine = Engine(clock, PROFILE, seen, slowdown=2.0)
+    engine = Engine(clock, CRAMPED, seen, slowdown=2.0)
     engine.add(Job("a", 8, 30))
     clock.at(0.1, _refused, engine)
     clock.run()

@@ -17,7 +17,8 @@ from pointsman.sim.scenario import (
 )
 from pointsman.traffic.outcome import Outcome
 from pointsman.traffic.request import TrafficRequest
-from tests.support.simulation import SMALL, ask, in_order, run, small
+from tests.support.profiles import SMALL
+from tests.support.simulation import ask, in_order, run, small
 
 FAULTS = st.lists(
     st.builds(

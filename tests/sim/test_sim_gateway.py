@@ -6,7 +6,8 @@ from pointsman.core.limits import HOLD_S, RetryRules
 from pointsman.core.options import SchedulerOptions
 from pointsman.sim.scenario import Clients, Fault, FaultKind, Knowledge, Network
 from pointsman.traffic.outcome import Outcome
-from tests.support.simulation import SMALL, ask, run, small
+from tests.support.profiles import SMALL
+from tests.support.simulation import ask, run, small
 
 
 def test_delays_add_up_on_the_way() -> None:

@@ -6,7 +6,7 @@ from pointsman.engines.compute_model import PROFILES, Job
 from pointsman.sim.clock import Clock
 from pointsman.sim.node import NodeDownError, SimulatedNode, profile_of
 from pointsman.sim.scenario import NodeGroup
-from tests.support.simulation import SMALL
+from tests.support.profiles import SMALL
 
 
 class Sender:

@@ -19,7 +19,8 @@ from pointsman.traffic.generate import shared_prefix
 from pointsman.traffic.replayed import ReplayedRun
 from pointsman.traffic.request import TrafficRequest
 from pointsman.traffic.sessions import chat
-from tests.support.simulation import SMALL, ask, run, small
+from tests.support.profiles import SMALL
+from tests.support.simulation import ask, run, small
 
 POLICIES = ["round_robin", "least_request", "marginal_cost", "jffc", "dynamo"]
 TOLERANCE = 1.02

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from pointsman.sim import Scenario
 from pointsman.sim.scenario import Clients, Knowledge, NodeGroup
 from pointsman.traffic.outcome import Outcome
-from tests.support.simulation import SMALL, ask, run
+from tests.support.profiles import SMALL
+from tests.support.simulation import ask, run
 
 SLOWDOWNS = (1.0, 2.0, 4.0)
 LEARNING = 300

@@ -19,7 +19,7 @@ from pointsman.sim.gateway import SimulatedGateway
 from pointsman.sim.node import SimulatedNode, profile_of
 from pointsman.sim.scenario import Index, Knowledge, Network, NodeGroup
 from pointsman.sim.watch import Watch
-from tests.support.simulation import SMALL
+from tests.support.profiles import SMALL
 
 
 class Nobody:

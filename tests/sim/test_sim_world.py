@@ -26,7 +26,8 @@ from pointsman.sim.scenario import (
 from pointsman.traffic.replayed import ReplayedRun
 from pointsman.traffic.request import TrafficRequest
 from pointsman.traffic.sessions import chat
-from tests.support.simulation import NO_DELAYS, SMALL, ask, in_order, run, small
+from tests.support.profiles import SMALL
+from tests.support.simulation import NO_DELAYS, ask, in_order, run, small
 
 
 def busy(policy: str = "marginal_cost", seed: int = 0) -> ReplayedRun:

@@ -5,26 +5,11 @@ from collections.abc import Sequence
 import msgspec
 
 from pointsman.core.options import SchedulerOptions
-from pointsman.engines.compute_model import Profile
 from pointsman.sim import Scenario, simulate
 from pointsman.sim.scenario import Network, NodeGroup
 from pointsman.traffic.replayed import ReplayedRun
 from pointsman.traffic.request import TrafficRequest
-
-SMALL = Profile(
-    name="small",
-    base_s=0.01,
-    prefill_s_per_token=1e-4,
-    attention_s_per_token2=1e-8,
-    sequence_s=1e-3,
-    kv_token_s=1e-6,
-    kv_blocks=64,
-    block_size=16,
-    max_num_seqs=8,
-    max_num_batched_tokens=256,
-    max_model_len=1_024,
-)
-"""Of a size at which a handful of requests fills, evicts and preempts."""
+from tests.support.profiles import SMALL
 
 _DEFAULTS = SchedulerOptions()
 
