@@ -250,16 +250,20 @@ async def test_a_request_that_drips_is_ended(sent: bytes, status: int) -> None:
         assert answer.header("x-pointsman-reason") == "body_timeout"
 
 
-async def test_a_body_that_trickles_is_ended_in_total() -> None:
-    options = GatewayOptions(sweep_s=0.02, body_gap_s=0.2, body_s=0.3)
+@pytest.mark.parametrize("begun", [10, -99], ids=["head in two pieces", "head in one"])
+async def test_a_body_that_trickles_is_ended_in_total(begun: int) -> None:
+    """Else it would be whole in the end, and served."""
+    options = GatewayOptions(sweep_s=0.02, head_s=0.2, body_gap_s=0.2, body_s=0.3)
+    sent = post(body=OK_BODY.ljust(100))
     async with rig(answer_ok, options=options) as it:
         client = await it.connect()
-        await client.send(post(body=b"x" * 100)[:-99])
+        await client.send(sent[:begun])
 
         async def trickle() -> None:
-            for _ in range(98):
-                await client.send(b"x")
-                await asyncio.sleep(0.05)
+            await client.send(sent[begun:-99])
+            for number in range(-99, 0):
+                await asyncio.sleep(0.02)
+                await client.send(sent[number : number + 1 or None])
 
         async with asyncio.TaskGroup() as group:
             dripping = group.create_task(trickle())

@@ -55,7 +55,7 @@ class ClientConnection(asyncio.Protocol):
         self._ahead = bytearray()
         self._is_over = False  # nothing more is read: lingering, closing or lost
         self._deadline_s = _NEVER_S
-        self._message_deadline_s = _NEVER_S
+        self._head_deadline_s = self._body_deadline_s = _NEVER_S
 
     # --- the transport's side -----------------------------------------------------------
 
@@ -161,16 +161,16 @@ class ClientConnection(asyncio.Protocol):
         if not reader.is_amid:
             self._deadline_s = now_s + options.keep_alive_s
         elif reader.head is None:
-            if self._message_deadline_s == _NEVER_S:
-                self._message_deadline_s = now_s + options.head_s
-            self._deadline_s = self._message_deadline_s
+            if self._head_deadline_s == _NEVER_S:
+                self._head_deadline_s = now_s + options.head_s
+            self._deadline_s = self._head_deadline_s
         else:
-            if self._message_deadline_s <= now_s + options.head_s:
-                self._message_deadline_s = now_s + options.body_s
-            self._deadline_s = min(now_s + options.body_gap_s, self._message_deadline_s)
+            if self._body_deadline_s == _NEVER_S:
+                self._body_deadline_s = now_s + options.body_s
+            self._deadline_s = min(now_s + options.body_gap_s, self._body_deadline_s)
 
     def _serve(self, head: RequestHead, body: bytes) -> None:
-        self._message_deadline_s = _NEVER_S
+        self._head_deadline_s = self._body_deadline_s = _NEVER_S
         self._reader.wants_continue = False
         route, keys = route_of(head.method, head.path), self._shared.keys
         key = keys.find(head) if keys else None
