@@ -6,7 +6,7 @@ import pytest
 
 from pointsman.cli import config_example, config_file, config_reference
 from pointsman.cli.config import Config
-from pointsman.cli.yaml_reader import Problem, Rejected
+from pointsman.cli.yaml_reader import FILE_BYTES_MAX, Problem, Rejected
 
 
 def load(tmp_path: Path, text: str, environment: dict[str, str] | None = None) -> Config:
@@ -207,6 +207,13 @@ def test_a_name_that_looks_like_a_number_is_text(tmp_path: Path) -> None:
     text = "engines:\n  - url: http://a:1\n    name: 7\n    labels: {gpu: 100, spot: 'yes'}\n"
     engine = load(tmp_path, text).engines[0]
     assert (engine.name, engine.labels) == ("7", {"gpu": "100", "spot": "yes"})
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "large.yaml"])
+def test_a_file_without_end_is_not_read_to_its_end(tmp_path: Path, path: str) -> None:
+    (tmp_path / "large.yaml").write_bytes(b"#" * (FILE_BYTES_MAX + 1))
+    with pytest.raises(Rejected, match="is larger than"):
+        config_file.load(tmp_path / path, {})
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

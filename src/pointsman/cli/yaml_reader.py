@@ -17,6 +17,10 @@ from msgspec import inspect
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+FILE_BYTES_MAX = 4 * 1024 * 1024
+"""Ten thousand keys and all engines fit in; a running process would read a larger file, or one
+without end, for minutes."""
+
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 _EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
@@ -76,7 +80,13 @@ class Rejected(Exception):  # noqa: N818 - it is an outcome, not a fault of ours
 def read_text(path: Path, *, if_missing: str = "") -> str:
     """The file as it is. Raises Rejected, with `if_missing` instead where there is no file."""
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+        if len(data) > FILE_BYTES_MAX:
+            raise Rejected(
+                [Problem(1, 1, f"is larger than {FILE_BYTES_MAX} bytes: is it this file?")]
+            )
+        return data.decode()
     except OSError as error:
         told = if_missing if isinstance(error, FileNotFoundError) else ""
         raise Rejected([Problem(1, 1, told or f"cannot be read: {error.strerror}")]) from None
