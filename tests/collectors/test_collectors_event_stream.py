@@ -220,8 +220,13 @@ def test_a_malformed_message_is_counted_and_shows_as_a_gap() -> None:
     assert recorder.stream.replay_from == 1
 
 
-def test_what_waits_for_a_replay_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "WAITING_MAX", 2)
+@pytest.mark.parametrize(
+    ("bound", "most"), [("WAITING_MAX", 2), ("WAITING_BYTES_MAX", 2 * sum(map(len, message(0))))]
+)
+def test_what_waits_for_a_replay_is_bounded(
+    bound: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_stream, bound, most)
     recorder = Recorder()
     recorder.live(message(0), message(1), message(2), message(3))
     assert recorder.count("messages", result="dropped") == 2

@@ -163,6 +163,24 @@ async def test_the_policy_is_switched_while_requests_run() -> None:
             assert "marginal_cost" in await reply.text()
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01 no HTTP\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"POST /pointsman/v1/nodes HTTP/1.1\r\nHost: a\r\nContent-Encoding: br\r\n\r\n",
+    ],
+)
+async def test_what_is_no_http_fills_no_log(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Scanners come by each port that is open."""
+    async with running_process(cluster_config(())) as process:
+        reader, writer = await asyncio.open_connection("127.0.0.1", process.admin_port)
+        writer.write(sent)
+        assert b" 400 " in await reader.readline()
+        writer.close()
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
 async def test_a_dry_run_explains_and_changes_nothing() -> None:
     async with running_cluster(2) as cluster:
         before = await cluster.state()

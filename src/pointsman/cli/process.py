@@ -54,6 +54,11 @@ from pointsman.telemetry.reload_metrics import ReloadMetrics
 
 log = logging.getLogger(__name__)
 
+_SILENT = logging.getLogger(f"{__name__}.admin")
+_SILENT.setLevel(logging.CRITICAL)
+"""Of aiohttp's server: whoever sends it what is no HTTP would have a stack trace logged each time.
+What the admin plane itself gets wrong is logged by the plane."""
+
 
 class CannotStart(Exception):  # noqa: N818 - named by what happened
     """A port in use, a file that cannot be written. The text is for the user."""
@@ -242,7 +247,9 @@ class Process:
             configuration=self.reloader,
             version=__version__,
         )
-        runner = web.AppRunner(api.application(), access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(
+            api.application(), access_log=None, logger=_SILENT, shutdown_timeout=1.0
+        )
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         admin = self.config.admin

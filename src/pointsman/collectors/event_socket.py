@@ -14,8 +14,9 @@ import zmq.asyncio
 from pointsman.core.limits import NODES_MAX
 
 MESSAGES_PER_WAKE_UP = 64
-"""The most messages of one wake-up, about 2 ms of decoding. Then the loop's other work gets its
-turn."""
+BYTES_PER_WAKE_UP = 64 * 1024
+"""The most messages of one wake-up, and what they may hold before there is no other: about 2 ms of
+decoding. Then the loop's other work gets its turn."""
 
 RECEIVE_QUEUE_MAX = 10_000
 """The most messages that ZMQ keeps for us while the loop is busy; what is beyond shows as a gap."""
@@ -23,7 +24,9 @@ RECEIVE_QUEUE_MAX = 10_000
 RECONNECT_MS_MIN = 200
 RECONNECT_MS_MAX = 5_000
 
-MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+MESSAGE_BYTES_MAX = 8 * 1024 * 1024
+"""The most bytes of a message: the blocks of a million tokens that an engine stores in one step. A
+larger one ends the connection, and what is missed shows as a gap."""
 
 REPLAY_TIMEOUT_S = 5.0
 """The silence that ends a replay: vLLM's publisher answers within 0.1 s."""
@@ -82,6 +85,7 @@ class Subscription:
         self._socket.connect(endpoint)
 
     def _read(self) -> None:
+        read_bytes = 0
         for _ in range(MESSAGES_PER_WAKE_UP):
             if self._closed:
                 return
@@ -90,6 +94,9 @@ class Subscription:
             except zmq.Again:
                 return
             self._on_message(frames)
+            read_bytes += sum(map(len, frames))
+            if read_bytes >= BYTES_PER_WAKE_UP:
+                break
         self._loop.call_soon(self._read)
 
     def close(self) -> None:

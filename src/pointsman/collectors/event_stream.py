@@ -21,8 +21,10 @@ from pointsman.wire.engine_events import (
 )
 
 WAITING_MAX = 10_000
-"""The most live messages that are kept during a replay, as many as vLLM's own replay buffer has.
-What is beyond is dropped, which shows as a gap."""
+WAITING_BYTES_MAX = 16 * 1024 * 1024
+"""The most live messages that are kept during a replay, as many as vLLM's own replay buffer has,
+and what they may hold: decoded they take ten times as much. What is beyond is dropped, which shows
+as a gap."""
 
 
 class EventStream:
@@ -49,6 +51,7 @@ class EventStream:
         self._told = IndexTrust.HISTORY
         self._tracker = SequenceTracker()
         self._waiting: deque[Message] = deque()
+        self._waiting_bytes = 0
         self._is_replayed = False  # to its end
         self._lost = False
 
@@ -64,8 +67,9 @@ class EventStream:
             return
         if self.is_live:
             self._take(message)
-        elif len(self._waiting) < WAITING_MAX:
+        elif len(self._waiting) < WAITING_MAX and self._waiting_bytes < WAITING_BYTES_MAX:
             self._waiting.append(message)
+            self._waiting_bytes += sum(map(len, frames))
         else:
             self._tally.event_dropped.add()
 
@@ -90,7 +94,7 @@ class EventStream:
 
     def replay_ended(self) -> None:
         """End the replay, which is complete or has failed: go live with what is there."""
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
         self.is_live = True
         for message in waiting:
             if not self.is_live:  # it restarted amid them
