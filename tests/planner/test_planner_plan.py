@@ -11,8 +11,8 @@ from pointsman.planner.bounds import response_bounds
 from pointsman.planner.model import Server, Service
 from pointsman.planner.placement import place_layers
 from pointsman.planner.plan import Goal, NoPlan, Plan, copies, plan, replicas_for
-from pointsman.planner.queueing import Dispatch, simulate
 from tests.planner.instances import BLOOM_SERVERS, BLOOM_SERVICE, clusters, services
+from tests.planner.queueing import Dispatch, simulate
 from tests.planner.slow_twins import place_as_published
 
 RATE_PER_S = 0.2

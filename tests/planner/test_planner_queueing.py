@@ -6,8 +6,8 @@ import pytest
 
 from pointsman.planner.bounds import response_bounds, service_rate_per_s
 from pointsman.planner.model import ServerChain
-from pointsman.planner.queueing import Dispatch, simulate
 from tests.planner.instances import TWO_CHAINS, bloom_chains, measured
+from tests.planner.queueing import Dispatch, simulate
 from tests.planner.slow_twins import exact_response_s
 
 PUBLISHED_S = {  # mean response by load and rule; JIQ at 0.9 grows for as long as one looks

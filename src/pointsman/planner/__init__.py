@@ -16,7 +16,7 @@ paper" here. What it calls a block is a layer here, since a block is a piece of 
 
 Reading order: plan (the way in: the best layout for a rate, how many replicas) · placement (layers
 to servers) · allocation (chains and their job slots) · bounds (the mean response time, from below
-and above) · queueing (the same, simulated, under several dispatch rules) · model (the nouns).
+and above; tests/planner/queueing.py simulates it) · model (the nouns).
 
 Pure: no file, clock, socket, logging or global random. Imports nothing else of the package.
 """
