@@ -14,6 +14,7 @@ from pointsman.core.request import Request
 from pointsman.core.row import Row
 from tests.support.driver import request
 from tests.support.rows import row
+from tests.tidy.source_tree import ROOT
 
 NAMES = catalog.names()
 BY_KEY = {"consistent_hash"}  # a key has one home, ties or not
@@ -60,6 +61,13 @@ def asked(number: int = 0) -> Request:
 
 def answer(policy: Policy, rows: list[Row], seed: int = 0) -> Choice | Hold:
     return policy.choose(asked(), rows, Random(seed))
+
+
+@every_policy
+def test_documents_have_a_row_of_it(name: str) -> None:
+    for document in ("README.md", "docs/POLICIES.md"):
+        rows = [line for line in (ROOT / document).read_text().splitlines() if line[:1] == "|"]
+        assert any(f"`{name}`" in row.split("|")[1] for row in rows), document
 
 
 @every_policy
