@@ -39,10 +39,10 @@ class Setting:
 
 @asynccontextmanager
 async def fronted(**options: Any) -> AsyncIterator[Setting]:
-    speed = options.pop("speed", 100.0)
+    speed, url = options.pop("speed", 100.0), options.pop("url", "")
     async with (
         running_engine(speed=speed) as engine,
-        Front(engine.url, FrontOptions(**options)).serving() as front,
+        Front(url or engine.url, FrontOptions(**options)).serving() as front,
         aiohttp.ClientSession() as session,
     ):
         yield Setting(engine, front, session)
@@ -217,10 +217,11 @@ async def test_a_stream_that_breaks_off_never_looks_whole() -> None:
 
 
 async def test_an_engine_that_is_not_there_is_a_bad_gateway() -> None:
-    async with fronted() as s:
-        s.front._server = "http://127.0.0.1:9"
-        async with s.session.post(f"{s.url}/v1/completions", json=BODY) as reply:
-            assert reply.status == 502
+    async with (
+        fronted(url="http://127.0.0.1:9") as s,
+        s.session.post(f"{s.url}/v1/completions", json=BODY) as reply,
+    ):
+        assert reply.status == 502
 
 
 async def raw(port: int, target: str, field: str = "a: b") -> bytes:
@@ -250,8 +251,8 @@ async def test_what_the_gateway_lets_through_is_not_too_long() -> None:
         writer.close()
 
     server = await asyncio.start_server(engine, "127.0.0.1", 0, limit=1 << 20)
-    async with server, fronted() as s:
-        s.front._server = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, fronted(url=url) as s:
         assert b" 204 " in await raw(s.front.port, "/health", f"x-a: {'a' * 60_000}")
     assert lengths[0] > 60_000
 

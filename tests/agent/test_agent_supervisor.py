@@ -1,7 +1,6 @@
 """An engine's process is kept running, and ended with all that it has started."""
 
 import asyncio
-import os
 import signal
 import sys
 from pathlib import Path
@@ -144,7 +143,8 @@ async def test_a_cancelled_supervisor_leaves_nothing() -> None:
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(supervisor.run())
         await eventually(lambda: supervisor.starts == 1)
-        pid = supervisor._process.pid if supervisor._process else os.getpid()
+        pid = supervisor.pid
+        assert pid is not None
         running.cancel()
     await eventually(lambda: not lives(pid))
 

@@ -37,9 +37,8 @@ def test_what_fits_nowhere_is_for_the_engine_to_refuse() -> None:
 
 def test_an_estimate_excludes_only_what_is_certain() -> None:
     driver = driver_of(short=1_000, long=8_000)
-    router = driver.scheduler._router
     text = "x" * 4_400
-    estimated = router.demand(request("r", text)).prompt_tokens
+    estimated = driver.scheduler.explain(request("r", text), driver.now_s).prompt_tokens
     assert estimated > 1_000 > estimated * CERTAIN_SHARE, estimated
     assert {driver.serve(f"r{n}", text) for n in range(4)} == {"short", "long"}
 

@@ -27,7 +27,6 @@ from pointsman.core.health_limits import (
     SLOW_START_S,
     SUSPECT_S,
 )
-from pointsman.core.ids import NodeName
 from pointsman.core.limits import PRIORITY_LOW, HealthRules
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.views import NodeView
@@ -312,7 +311,7 @@ def test_a_node_is_suspected_as_slow_while_it_is_nearly_that_slow(
 ) -> None:
     """Three times as slow brings it there; a little slower is a matter of price."""
     ward = ward_of_a_slow_node("a", "b", "c")
-    pace = next(n for n in ward.nodes if n.name == "a").calibration
+    pace = ward.node("a").calibration
     for deviation in (pace._prefill, pace._decode):
         deviation.become(log(factor))
     ward.advance(2 * SUSPECT_S)
@@ -461,9 +460,7 @@ def test_a_queue_that_grows_while_nothing_comes_is_seen_before_anything_is_overd
     for name in "ab":
         ward.join(name, pool=name)
         ward.describe(name)
-        node = ward.scheduler._cluster.named(NodeName(name))
-        assert node is not None
-        teach(node.calibration)
+        teach(ward.node(name).calibration)
     ward.place("a", pool="a")
     ward.now_s += 1.5
     for waiting in range(QUEUE_GROWTHS_MAX + 2):

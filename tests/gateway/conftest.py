@@ -89,6 +89,7 @@ class Rig:
         await self.until(lambda: not self.gateway.state().clients)
         state = self.gateway.state()
         assert (state.exchanges, state.bodies_bytes) == (0, 0)
+        assert not len(self.gateway._shared.claims), "no state shows them"
         await self.until(
             lambda: (
                 self.gateway.state().engine_connections

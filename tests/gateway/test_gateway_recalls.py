@@ -55,7 +55,7 @@ async def test_before_the_first_byte_it_runs_elsewhere(behaviour: object) -> Non
 
 async def test_while_dialling_the_dial_is_given_up() -> None:
     async with unanswered_url() as url, rig(answer_ok, urls=(url,)) as it:
-        it.placer._next = 1
+        it.placer.turn = 1
         client = await it.connect()
         await client.send(post())
         await it.until(lambda: bool(it.placer.order))
@@ -86,7 +86,7 @@ async def test_a_refusal_after_a_recall_says_why() -> None:
         told = it.placer.order[0]
         it.placer.hold = True
         it.placer.recall(told)
-        it.placer._refuse(told, Reason.QUEUE_TIMEOUT, "No engine had room.")
+        it.placer.refuse(told, Reason.QUEUE_TIMEOUT, "No engine had room.")
         answer = await client.answer()
         assert (answer.status, answer.header("x-pointsman-reason")) == (429, "queue_timeout")
 

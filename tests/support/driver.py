@@ -65,6 +65,10 @@ class Driver:
         """The scheduler's own nodes, for tests that teach them speeds."""
         return self.scheduler._cluster.nodes
 
+    def node(self, name: str) -> Node:
+        """The scheduler's own node of that name."""
+        return next(node for node in self.nodes if node.name == name)
+
     def step(self, event: Event) -> list[Effect]:
         effects = self.scheduler.step(event, self.now_s)
         self._steps += 1

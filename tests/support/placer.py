@@ -51,7 +51,7 @@ class ScriptedPlacer:
         self.keepers: dict[str, Keeper] = {}
         self.before_verdict: Callable[[], None] | None = None
         self._models = [ModelCard(ModelName(name), 8_192) for name in models]
-        self._next = 0
+        self.turn = 0
 
     # --- Placer ---------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ class ScriptedPlacer:
         if self.before_verdict is not None:
             self.before_verdict()
         if self.reason is not None:
-            self._refuse(told, self.reason, ANSWERS[self.reason].message)
+            self.refuse(told, self.reason, ANSWERS[self.reason].message)
         elif self.hold:
             on_verdict(Held(request.id, 1, self._decision(told, Ruling.HELD)))
         else:
@@ -83,7 +83,7 @@ class ScriptedPlacer:
         if len(told.failures) < min(len(self.urls), BUSY_ATTEMPTS_MAX):
             self.place(told)
         else:
-            self._refuse(told, FAILURE_REASONS[kind], "")
+            self.refuse(told, FAILURE_REASONS[kind], "")
 
     def settle(self, request_id: RequestId, outcome: Outcome) -> None:
         self.told[request_id].settled.append(outcome)
@@ -101,10 +101,10 @@ class ScriptedPlacer:
 
     def place(self, told: Told) -> None:
         """Send it to the next URL that it has not tried."""
-        node = self._next % len(self.urls)
+        node = self.turn % len(self.urls)
         while node in told.nodes:
             node = (node + 1) % len(self.urls)
-        self._next = node + 1
+        self.turn = node + 1
         told.nodes.append(node)
         placed = Placed(
             told.request.id,
@@ -130,7 +130,7 @@ class ScriptedPlacer:
         """Refuse all that are held."""
         for told in self.order:
             if told.owes and not told.nodes:
-                self._refuse(told, reason, ANSWERS[reason].message)
+                self.refuse(told, reason, ANSWERS[reason].message)
 
     def check(self) -> None:
         """Every request is over, and was settled exactly once where that was due."""
@@ -142,7 +142,8 @@ class ScriptedPlacer:
     def outcomes(self) -> list[Outcome]:
         return [outcome for told in self.order for outcome in told.settled]
 
-    def _refuse(self, told: Told, reason: Reason, detail: str) -> None:
+    def refuse(self, told: Told, reason: Reason, detail: str) -> None:
+        """End it without a node."""
         told.refused = True
         decision = self._decision(told, Ruling.REFUSED)
         told.sink(Refused(told.request.id, reason, self.retry_after_s, detail, decision))
