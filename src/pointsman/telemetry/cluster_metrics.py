@@ -6,6 +6,7 @@ engine gave is absent, not 0.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, pstdev
+from typing import TypeAlias, TypeVar
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -19,9 +20,10 @@ from pointsman.core.health import SERVING, Cause, Health
 from pointsman.core.scheduler import Scheduler
 from pointsman.core.views import HOT_PREFIXES_SHOWN, AdmissionView, HotPrefixView, NodeView
 
-_Read = Callable[[NodeView], float | None]
+_T = TypeVar("_T")
+_Gauge: TypeAlias = tuple[str, str, Callable[[_T], float | None]]
 
-_NODE_GAUGES: tuple[tuple[str, str, _Read], ...] = (
+_NODE_GAUGES: Sequence[_Gauge[NodeView]] = (
     ("inflight", "Our requests in flight.", lambda n: n.inflight),
     ("weight", "Share of its peers' work that it may have, 0 to 1.", lambda n: n.weight),
     ("failures", "Requests in a row that came to nothing there.", lambda n: n.failures),
@@ -58,7 +60,7 @@ _NODE_GAUGES: tuple[tuple[str, str, _Read], ...] = (
     ("calibrated", "1 if its speeds are learned, 0 if assumed.", lambda n: n.calibrated),
 )
 
-_PREFIX_GAUGES: tuple[tuple[str, str, Callable[[HotPrefixView], float]], ...] = (
+_PREFIX_GAUGES: Sequence[_Gauge[HotPrefixView]] = (
     ("share", "Share of its model's requests, the hottest first.", lambda p: p.share),
     ("tokens", "Its length in tokens.", lambda p: p.tokens),
     ("holders", "Nodes that hold it.", lambda p: len(p.holders)),
@@ -67,7 +69,7 @@ _PREFIX_GAUGES: tuple[tuple[str, str, Callable[[HotPrefixView], float]], ...] = 
 
 _LEVELS = {Watermark.GREEN: 0, Watermark.YELLOW: 1, Watermark.RED: 2}
 
-_ADMISSION_GAUGES: tuple[tuple[str, str, Callable[[AdmissionView], float | None]], ...] = (
+_ADMISSION_GAUGES: Sequence[_Gauge[AdmissionView]] = (
     ("load_ratio", "Share taken of slots or KV blocks.", lambda m: m.load),
     ("backlog_ratio", "Share of the prompts that may wait on engines.", lambda m: m.backlog),
     ("low_ratio", "What low priority holds.", lambda m: m.low_share),
@@ -100,15 +102,20 @@ class ClusterMetrics:
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        nodes = self._scheduler.nodes(self._now_s())
-        yield from _node_gauges(nodes)
+        scheduler, now_s = self._scheduler, self._now_s()
+        nodes = scheduler.nodes(now_s)
+        yield from _gauges("node", "node", _NODE_GAUGES, [(node.name, node) for node in nodes])
         yield _states(nodes)
         yield _trust(nodes)
         yield from _spread(nodes)
         yield from self._totals()
-        yield from _admission(self._scheduler.admission(self._now_s()))
-        yield _lanes(self._scheduler.held_by_lane)
-        yield from _hot_prefixes(self._scheduler.hot_prefixes(HOT_PREFIXES_SHOWN, self._now_s()))
+        models = [(model.model, model) for model in scheduler.admission(now_s)]
+        yield from _gauges("admission", "model", _ADMISSION_GAUGES, models)
+        yield _lanes(scheduler.held_by_lane)
+        # By rank: as a label of its own, each that comes and goes would be one more for ever.
+        hottest = enumerate(scheduler.hot_prefixes(HOT_PREFIXES_SHOWN, now_s), 1)
+        ranks = [(str(rank), prefix) for rank, prefix in hottest]
+        yield from _gauges("hot_prefix", "rank", _PREFIX_GAUGES, ranks)
 
     def _totals(self) -> Iterator[Metric]:
         scheduler = self._scheduler
@@ -129,13 +136,16 @@ class ClusterMetrics:
             yield family
 
 
-def _admission(models: Iterable[AdmissionView]) -> Iterator[Metric]:
-    for name, help_, read in _ADMISSION_GAUGES:
-        family = GaugeMetricFamily(f"pointsman_admission_{name}", help_, labels=("model",))
-        for model in models:
-            value = read(model)
+def _gauges(
+    subject: str, label: str, gauges: Sequence[_Gauge[_T]], labelled: Sequence[tuple[str, _T]]
+) -> Iterator[Metric]:
+    """A family for each of `gauges`, with a sample for whoever has a value."""
+    for name, help_, read in gauges:
+        family = GaugeMetricFamily(f"pointsman_{subject}_{name}", help_, labels=(label,))
+        for value_of, one in labelled:
+            value = read(one)
             if value is not None:
-                family.add_metric((model.model,), value)
+                family.add_metric((value_of,), value)
         yield family
 
 
@@ -165,26 +175,6 @@ class StateMetrics:
             if value is not None:
                 help_ = f"{name.replace('_', ' ').capitalize()}."
                 yield GaugeMetricFamily(f"{self._prefix}_{name}", help_, value=value)
-
-
-def _hot_prefixes(prefixes: Sequence[HotPrefixView]) -> Iterator[Metric]:
-    """By rank: prefixes come and go, and each as a label of its own would be without bound. The
-    state of the admin API names them."""
-    for name, help_, read in _PREFIX_GAUGES:
-        family = GaugeMetricFamily(f"pointsman_hot_prefix_{name}", help_, labels=("rank",))
-        for rank, prefix in enumerate(prefixes, 1):
-            family.add_metric((str(rank),), read(prefix))
-        yield family
-
-
-def _node_gauges(nodes: Iterable[NodeView]) -> Iterator[Metric]:
-    for name, help_, read in _NODE_GAUGES:
-        family = GaugeMetricFamily(f"pointsman_node_{name}", help_, labels=("node",))
-        for node in nodes:
-            value = read(node)
-            if value is not None:
-                family.add_metric((node.name,), value)
-        yield family
 
 
 def _states(nodes: Iterable[NodeView]) -> Metric:

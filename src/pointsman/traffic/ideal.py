@@ -10,7 +10,8 @@ Only prompts are counted; generated tokens take no room and are never hit.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
+from itertools import takewhile
 
 from pointsman.traffic.request import TrafficRequest
 
@@ -22,13 +23,8 @@ def ideal_hit_ratio(requests: Iterable[TrafficRequest]) -> float | None:
     known = False
     for request in requests:
         known = known or bool(request.block_ids)
-        held = 0
-        for block_id in request.block_ids:
-            if block_id not in seen:
-                break
-            held += 1
+        hit_tokens += _found(request, seen)
         seen.update(request.block_ids)
-        hit_tokens += min(held * request.block_tokens, request.input_tokens)
         input_tokens += request.input_tokens
     return hit_tokens / input_tokens if known and input_tokens else None
 
@@ -45,12 +41,7 @@ def bounded_hit_ratio(requests: Iterable[TrafficRequest], *, capacity_tokens: in
     known = False
     for request in requests:
         known = known or bool(request.block_ids)
-        blocks = 0
-        for block_id in request.block_ids:
-            if block_id not in held:
-                break
-            blocks += 1
-        hit_tokens += min(blocks * request.block_tokens, request.input_tokens)
+        hit_tokens += _found(request, held)
         input_tokens += request.input_tokens
         for block_id in reversed(request.block_ids):
             if block_id in held:
@@ -62,3 +53,9 @@ def bounded_hit_ratio(requests: Iterable[TrafficRequest], *, capacity_tokens: in
             _, tokens = held.popitem(last=False)
             held_tokens -= tokens
     return hit_tokens / input_tokens if known and input_tokens else None
+
+
+def _found(request: TrafficRequest, held: Container[int]) -> int:
+    """The leading tokens of a request whose blocks are all held."""
+    blocks = takewhile(held.__contains__, request.block_ids)
+    return min(sum(1 for _ in blocks) * request.block_tokens, request.input_tokens)

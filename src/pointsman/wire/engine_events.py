@@ -11,17 +11,17 @@ Hashes are the engine's own and opaque: uint64, or the digest's bytes, by its se
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import astuple
 
 from pointsman.core.cache_events import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
     CacheChange,
-    EngineHash,
 )
 
 PAYLOAD_BYTES_MAX = 64 * 1024 * 1024
@@ -100,41 +100,17 @@ class _Batch(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return EventBatch(self.ts, self.events, self.data_parallel_rank)
 
 
-class _StoredRow(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="BlockStored"):
-    block_hashes: tuple[EngineHash, ...]
-    parent_block_hash: EngineHash | None = None
-    token_ids: tuple[int, ...] = ()
-    block_size: int = 0
-    lora_id: int | None = None
-    medium: str | None = None
-    lora_name: str | None = None
-    extra_keys: tuple[Any, ...] | None = None
-    group_idx: int | None = None
-
+class _StoredRow(BlockStored, array_like=True, frozen=True, gc=False):
     def public(self) -> BlockStored:
-        return BlockStored(
-            self.block_hashes,
-            self.parent_block_hash,
-            self.token_ids,
-            self.block_size,
-            self.lora_id,
-            self.medium,
-            self.lora_name,
-            self.extra_keys,
-            self.group_idx,
-        )
+        return BlockStored(*astuple(self))
 
 
-class _RemovedRow(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="BlockRemoved"):
-    block_hashes: tuple[EngineHash, ...]
-    medium: str | None = None
-    group_idx: int | None = None
-
+class _RemovedRow(BlockRemoved, array_like=True, frozen=True, gc=False):
     def public(self) -> BlockRemoved:
-        return BlockRemoved(self.block_hashes, self.medium, self.group_idx)
+        return BlockRemoved(*astuple(self))
 
 
-class _ClearedRow(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="AllBlocksCleared"):
+class _ClearedRow(AllBlocksCleared, array_like=True, frozen=True, gc=False):
     def public(self) -> AllBlocksCleared:
         return AllBlocksCleared()
 
@@ -160,18 +136,16 @@ class _RawBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     data_parallel_rank: int | None = None
 
 
-class _RawBatchMap(msgspec.Struct, frozen=True, gc=False):
-    ts: float
-    events: list[Raw]
-    data_parallel_rank: int | None = None
+class _RawBatchMap(_RawBatch, array_like=False, frozen=True, gc=False):
+    pass
 
 
 class _TypeMap(msgspec.Struct, frozen=True, gc=False):
     type: str
 
 
-class _TypeRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    type: str
+class _TypeRow(_TypeMap, array_like=True, frozen=True, gc=False):
+    pass
 
 
 def _decode_any_shape(payload: bytes) -> EventBatch:

@@ -30,21 +30,6 @@ END_SEQUENCE = b"\xff" * 8
 WireHash = int | bytes
 
 
-class BlockStoredMap(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="BlockStored"):
-    """Blocks became reusable, vLLM >= 0.24."""
-
-    block_hashes: list[WireHash]
-    parent_block_hash: WireHash | None
-    token_ids: msgspec.Raw
-    block_size: int
-    lora_id: int | None
-    medium: str
-    lora_name: str | None
-    extra_keys: list[list[str] | None]
-    group_idx: int = 0
-    kv_cache_spec_kind: str = "full_attention"
-
-
 class AllClearedMap(
     msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="AllBlocksCleared"
 ):
@@ -60,6 +45,15 @@ class BlockStoredArray(msgspec.Struct, frozen=True, gc=False, array_like=True, t
     block_size: int
     lora_id: int | None
     medium: str
+
+
+class BlockStoredMap(BlockStoredArray, frozen=True, gc=False, array_like=False, tag_field="type"):
+    """Blocks became reusable, vLLM >= 0.24."""
+
+    lora_name: str | None
+    extra_keys: list[list[str] | None]
+    group_idx: int = 0
+    kv_cache_spec_kind: str = "full_attention"
 
 
 class AllClearedArray(
