@@ -85,7 +85,16 @@ def test_a_wait_is_as_long_as_it_takes_until_one_has_ended() -> None:
     where(driver, "r3")
     row = seen(driver)
     assert not row.fits
-    assert row.room_wait_s == pytest.approx(row.decode_s / 4)
+    assert row.room_wait_s == pytest.approx(2 * row.running_s / 4)
+    assert row.room_wait_s == pytest.approx(row.decode_s / 4, rel=0.01)
+
+
+def test_a_short_answer_waits_as_long_as_the_long_ones_that_run_there() -> None:
+    driver = fleet(a=2)
+    for n in range(2):
+        where(driver, f"r{n}", max_output_tokens=1_000)
+    row = seen(driver)
+    assert row.room_wait_s > 2 * row.decode_s / 2
 
 
 def test_a_batch_is_no_longer_than_what_runs() -> None:

@@ -7,7 +7,7 @@ output tokens, B requests in flight there holding K tokens, and the node's learn
     work_s      = n·prefill + n·(L - n/2)·attention + r·share·prefill
     prefill_s   = dispatch + work_s
     decode_s    = O · (step + sequence·(B+1) + kv_token·(K + L + O/2))
-    room_wait_s = decode_s · (max(missing blocks / leased blocks, missing ends / running_max)
+    room_wait_s = 2 · running_s · (max(missing blocks / leased blocks, missing ends / running_max)
                   + held ahead / B)
                   (0 where there is room; of those that are held a node gets its share)
     running_s   = what is left of the requests in flight, half of their output on average
@@ -24,8 +24,8 @@ would be free, and a burst of siblings would compute their prefix once on every 
 R is how many come back in a second to what the node holds, and cannot go elsewhere: R·work_s of
 them find the prefill before them, and each waits half of it, at about 4 for a second.
 `dispatch` is latency and not work: requests that wait behind each other do not add it up.
-An engine runs `running_max` at once, which most do not tell. Of more in flight there B counts one
-less, since somebody has to end before this one begins: whoever is more is a missing end.
+An engine runs `running_max` at once, which most do not tell. Where there are as many or more, some
+have to end before this one begins: those are missing ends, and B does not count them.
 """
 
 from pointsman.core.calibration import Calibration
@@ -49,11 +49,10 @@ def costs(
     held_ahead: float = 0.0,
 ) -> Row:
     """What a request of so many tokens and this footprint would cost on `node`, whose index knows
-    the first `held` of them there, and its slower tiers the next `restorable`. Reads; changes
-    nothing.
+    the first `held` of them there, and its slower tiers the next `restorable`. Changes nothing.
 
-    `held_ahead` requests get room there before it: without them in the price,
-    everybody would wait for the fastest node, and a slower one would idle beside the queue.
+    `held_ahead` requests get room there before it: without them in the price, everybody would wait
+    for the fastest node, and a slower one would idle beside the queue.
     """
     hit, restored = _hit(node, prompt, held, restorable)
     new, block, inflight = prompt - hit, node.block_tokens, node.inflight
@@ -63,7 +62,8 @@ def costs(
     dispatch_s, token_s, pair_s = known.prefill.coefficients
     step_s, sequence_s, kv_token_s = known.decode.coefficients
     present = inflight + node.foreign(now_s)
-    batch = present if present < node.running_max else node.running_max - 1
+    ends = max(0, present + 1 - node.running_max)
+    batch = present - ends
     work_s = new * token_s + attention * pair_s
     if restored:
         work_s += restored * node.restore_share * token_s
@@ -74,7 +74,7 @@ def costs(
     interruptions = 1 / (1 - min(node.prefill_share(now_s), PREFILL_SHARE_MAX))
     account = ledger.account(node.id)
     blocks = account.needed(footprint) if hit else footprint.blocks
-    room = batch == present and account.fits(blocks)
+    room, left_s = not ends and account.fits(blocks), running_s(node, known)
     return Row(
         node.name,
         hit,
@@ -86,12 +86,12 @@ def costs(
         node.queue_ahead_s(now_s),
         work_s,
         dispatch_s + work_s,
-        0.0 if room else decode_s * _until_room(node, account, blocks, present - batch, held_ahead),
+        0.0 if room else (2 * left_s or decode_s) * _until(node, account, blocks, ends, held_ahead),
         decode_s,
         decode_s * (interruptions - 1),
         work_s * (batch + 1 + 2 * node.returns_per_s(now_s) * work_s),
         0.5 * output * per_sequence_s * batch * interruptions,
-        running_s(node, known),
+        left_s,
         uncached_s,
         blocks,
         room or not inflight,
@@ -120,9 +120,9 @@ def _hit(node: Node, prompt: int, held: int, restorable: int) -> tuple[int, int]
     return hit, max(0, hit - held)
 
 
-def _until_room(node: Node, account: Account, blocks: int, ends: int, held_ahead: float) -> float:
-    """What share of a request's decode time passes until so many that run there have ended, and
-    with them enough leases, if they end evenly; who is held ahead needs as much as those."""
+def _until(node: Node, account: Account, blocks: int, ends: int, held_ahead: float) -> float:
+    """Of the time in which all end that run there, the share until so many have, and with them
+    enough leases, if they end evenly; who is held ahead needs as much as those."""
     missing, free = ends / node.running_max, account.free
     if free is not None and free < blocks and account.leased:
         missing = max(missing, (blocks - free) / account.leased)
