@@ -5,7 +5,6 @@ At its end nothing may be left: see `Cluster.at_rest`.
 """
 
 import asyncio
-import gc
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -221,19 +220,16 @@ async def running_process(config: Config, source: Source | None = None) -> Async
     async def announce(_: Process) -> None:
         started.set()
 
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(process.run(announce))
-            await asyncio.wait(
-                (running, tasks.create_task(started.wait())),
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            try:
-                yield process
-            finally:
-                process.stop()
-    finally:
-        gc.unfreeze()  # a test's process is not the last one here
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(process.run(announce))
+        await asyncio.wait(
+            (running, tasks.create_task(started.wait())),
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        try:
+            yield process
+        finally:
+            process.stop()
 
 
 def cluster_config(

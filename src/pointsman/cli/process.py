@@ -60,6 +60,12 @@ _SILENT.setLevel(logging.CRITICAL)
 What the admin plane itself gets wrong is logged by the plane."""
 
 
+def settle() -> None:
+    """For a program that serves: what it is made of stays, so collections need not walk it."""
+    gc.collect()
+    gc.freeze()
+
+
 class CannotStart(Exception):  # noqa: N818 - named by what happened
     """A port in use, a file that cannot be written. The text is for the user."""
 
@@ -128,8 +134,6 @@ class Process:
                 tokenizing = tasks.create_task(tokenizers.run())
                 reloading = tasks.create_task(self.reloader.run())
                 announcing = tasks.create_task(started(self))
-                gc.collect()
-                gc.freeze()  # what is imported now stays: collections need not walk it
                 await self._stopping.wait()
                 announcing.cancel()
                 reloading.cancel()

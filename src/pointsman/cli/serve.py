@@ -13,7 +13,7 @@ from pointsman.cli import config_file
 from pointsman.cli.config import Config, Engine, Model
 from pointsman.cli.config_file import is_loopback, openness_problem
 from pointsman.cli.messages import fail, printable_host, reject, say, set_up_logging
-from pointsman.cli.process import CannotStart, Process
+from pointsman.cli.process import CannotStart, Process, settle
 from pointsman.cli.reload import Source
 from pointsman.cli.shared_options import (
     POLICY,
@@ -185,6 +185,7 @@ def _with_options(config: Config, options: dict[str, object]) -> Config:
 
 
 async def _announce(file: Path | None, process: Process) -> None:
+    settle()
     config = process.config
     listen = config.listen
     say(f"API    http://{printable_host(listen.host)}:{process.port}/v1  policy {config.policy}")

@@ -16,7 +16,7 @@ from pointsman.cli.children import ChildOptions, EngineFailed, engines
 from pointsman.cli.config import Admin, Config, Engine, Limits, Listen, Log
 from pointsman.cli.config_file import is_loopback
 from pointsman.cli.messages import fail, printable_host, say, set_up_logging
-from pointsman.cli.process import CannotStart, Process, listen_problem
+from pointsman.cli.process import CannotStart, Process, listen_problem, settle
 from pointsman.cli.shared_options import (
     ADMIN_URL,
     POLICY,
@@ -170,6 +170,7 @@ async def _run(config: Config, count: int, options: ChildOptions) -> None:
 
 async def _serve(config: Config, options: ChildOptions, ready: Callable[[], None]) -> None:
     async def announce(process: Process) -> None:
+        settle()
         await _until_described(process)
         ready()
         _announce(config, process, options.model)
