@@ -24,9 +24,12 @@ def slow_nnls(matrix: list[list[float]], vector: list[float]) -> Triple:
     """Cyclic coordinate descent on x ≥ 0: slow, and hard to get wrong."""
     x = [0.0, 0.0, 0.0]
     for _ in range(20_000):
+        before = list(x)
         for i in range(3):
             others = sum(matrix[i][j] * x[j] for j in range(3) if j != i)
             x[i] = max(0.0, (vector[i] - others) / matrix[i][i])
+        if x == before:
+            break
     return (x[0], x[1], x[2])
 
 
