@@ -1,7 +1,7 @@
 """An engine that drips: each stream gets a chunk a second, thousands of them at once.
 
-Run as a program it prints its URL. A request's `max_tokens` is the number of chunks; GET /stats
-tells how many streams are open, were finished, and were left by their client.
+Run as a program it prints its URL. Chunks are numbered; the streams end a second after GET /finish.
+GET /stats tells how many are open, were finished, and were left by their client.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import uvloop
 
-CHUNK = b'data: {"choices":[{"index":0,"text":"drip ","finish_reason":null}]}\n\n'
+CHUNK = b'data: {"choices":[{"index":0,"text":"drip %d","finish_reason":null}]}\n\n'
 DONE = b"data: [DONE]\n\n"
 MODELS = b'{"object":"list","data":[{"id":"m","object":"model","owned_by":"vllm"}]}'
 EVERY_S = 1.0
@@ -26,6 +26,7 @@ class Drips:
 
     def __init__(self) -> None:
         self.open = self.finished = self.left = 0
+        self.finishing = False
 
     def stats(self) -> bytes:
         return json.dumps(vars(self)).encode()
@@ -37,7 +38,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, drips: Drips) -> None:
         self._drips = drips
         self._buffer = b""
-        self._left = 0  # chunks
+        self._sent = 0  # chunks
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -50,7 +51,7 @@ class Connection(asyncio.Protocol):
         length = int(found[1]) if found else 0
         if ended and len(rest) >= length:
             self._buffer = rest[length:]
-            self._serve(head, rest[:length])
+            self._serve(head)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._timer is not None:
@@ -58,13 +59,16 @@ class Connection(asyncio.Protocol):
             self._drips.open -= 1
             self._drips.left += 1
 
-    def _serve(self, head: bytes, body: bytes) -> None:
+    def _serve(self, head: bytes) -> None:
         target = head.split(b" ", 2)[1]
         if head.startswith(b"POST"):
-            self._left = json.loads(body)["max_tokens"]
+            self._sent = 0
             self._drips.open += 1
             self._transport.write(_HEAD)
             self._drip()
+        elif target == b"/finish":
+            self._drips.finishing = True
+            self._reply(200, b"")
         elif target == b"/stats":
             self._reply(200, self._drips.stats())
         elif target == b"/v1/models":
@@ -77,9 +81,10 @@ class Connection(asyncio.Protocol):
         self._transport.write(head + body)
 
     def _drip(self) -> None:
-        if self._left:
-            self._left -= 1
-            self._transport.write(b"%x\r\n%b\r\n" % (len(CHUNK), CHUNK))
+        if not self._drips.finishing:
+            chunk = CHUNK % self._sent
+            self._sent += 1
+            self._transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
             self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._drip)
             return
         self._timer = None
@@ -117,6 +122,12 @@ async def stats(session: Any, url: str) -> dict[str, int]:
     async with session.get(f"{url}/stats") as reply:
         found: dict[str, int] = json.loads(await reply.read())
         return found
+
+
+async def finish(session: Any, url: str) -> None:
+    """Have the streams of a running one end."""
+    async with session.get(f"{url}/finish") as reply:
+        assert reply.status == 200
 
 
 if __name__ == "__main__":
