@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from pointsman.agent import front as front_module
 from pointsman.agent.front import HAND_BACK, Front, FrontOptions
 from pointsman.engines.adapters import EngineKeys
 from pointsman.engines.simulated import RunningEngine
@@ -126,6 +127,21 @@ async def test_a_full_queue_hands_back_at_once() -> None:
         assert (await s.complete())[0] == 503
         await s.simulate(reset=True)
         assert (await first)[0] == 200
+
+
+async def test_what_all_bodies_take_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fronted(wait_s_max=20.0) as s:
+        await s.simulate(hang=True)
+        first = asyncio.create_task(s.complete(prompt="a" * 900))
+        await eventually(lambda: s.front.queue.running)
+        monkeypatch.setattr(front_module, "BODIES_BYTES_MAX", 1_000)
+        assert (await s.complete())[0] == 503
+        await s.simulate(reset=True)
+        assert (await first)[0] == 200
+        await eventually(lambda: s.front.bodies_bytes == 0)
+        monkeypatch.setattr(front_module, "BODY_BYTES_MAX", 10)
+        async with s.session.post(f"{s.url}/v1/completions", json=BODY) as reply:
+            assert reply.status == 413
 
 
 async def test_the_urgent_go_first() -> None:

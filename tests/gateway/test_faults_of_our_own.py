@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from pointsman.core.errors import EndCause
+from pointsman.core.errors import EndCause, Reason
 from pointsman.gateway.handler import Handler
 from tests.gateway.conftest import rig
 from tests.support.upstreams import OK_BODY, STREAM, Served, answer_ok, post
@@ -32,6 +32,8 @@ async def test_a_placer_that_raises_costs_one_request() -> None:
         it.placer.before_verdict = None
         assert (await it.ask(post())).body == OK_BODY
         assert it.placer.outcomes[0].status == 500
+        told = it.records.ended[0]
+        assert (told.status, told.end, told.reason) == (500, EndCause.REFUSED, Reason.INTERNAL)
 
 
 async def test_an_observer_that_raises_does_not_hang_the_client(
@@ -62,6 +64,7 @@ async def test_a_relay_that_fails_ends_the_stream_and_settles(
         await it.engine.served[0].chunk(b"data: 2\n\n")
         await it.until(lambda: bool(it.placer.outcomes))
         assert it.placer.outcomes[0].end is EndCause.TRUNCATED
+        assert [told.reason for told in it.records.ended] == [Reason.INTERNAL]
         await it.engine.left.wait()
 
 

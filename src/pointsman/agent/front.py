@@ -34,6 +34,8 @@ from pointsman.wire.priority import (
 )
 
 BODY_BYTES_MAX: Final = 64 * 1_024 * 1_024
+BODIES_BYTES_MAX: Final = 1_024 * 1_024 * 1_024
+"""The most bytes of all bodies at once: as much as the gateway holds."""
 HEAD_BYTES_MAX: Final = 64 * 1_024
 """The most bytes of one header line: as much as the gateway lets through in all."""
 CONNECT_S_MAX: Final = 5.0
@@ -79,6 +81,7 @@ class Front:
         self.port = 0
         self.draining = False
         self.handed_back = 0
+        self.bodies_bytes = 0
         self.queue = FrontQueue(options.running_max, options.waiting_max)
         self._server = server_of(url)
         self._options = options
@@ -128,10 +131,20 @@ class Front:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if not request.raw_path.startswith("/"):
             return web.Response(status=400, text="send the path alone")
+        body = bytearray()
         try:
-            body = await _body(request)
-        except web.HTTPRequestEntityTooLarge as too_large:
-            return web.Response(status=too_large.status, text="the body is too large")
+            async for piece in request.content.iter_any():
+                body += piece
+                self.bodies_bytes += len(piece)
+                if len(body) > BODY_BYTES_MAX:
+                    return web.Response(status=413, text="the body is too large")
+                if self.bodies_bytes > BODIES_BYTES_MAX:
+                    return self._hand_back()
+            return await self._serve(request, body)
+        finally:
+            self.bodies_bytes -= len(body)
+
+    async def _serve(self, request: web.BaseRequest, body: bytearray) -> web.StreamResponse:
         if request.method != "POST" or endpoint_of(request.path) is None:
             return await self._relay(request, body)
         ticket = await self._turn(request, body)
@@ -147,7 +160,7 @@ class Front:
 
     # --- waiting ------------------------------------------------------------------------
 
-    async def _turn(self, request: web.BaseRequest, body: bytes) -> Ticket | None:
+    async def _turn(self, request: web.BaseRequest, body: bytearray) -> Ticket | None:
         """Wait for the engine to have room. None if that would take, or has taken, too long."""
         queue, wait_s_max = self.queue, self._options.wait_s_max
         if self.draining or queue.expected_wait_s() > wait_s_max:
@@ -188,7 +201,7 @@ class Front:
 
     # --- relaying -----------------------------------------------------------------------
 
-    async def _relay(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
+    async def _relay(self, request: web.BaseRequest, body: bytearray) -> web.StreamResponse:
         assert self._session is not None, "not serving"
         try:
             async with self._session.request(
@@ -235,7 +248,7 @@ class _Urgency(msgspec.Struct):
 _urgency = msgspec.json.Decoder(_Urgency, strict=False).decode
 
 
-def _priority(request: web.BaseRequest, body: bytes) -> int:
+def _priority(request: web.BaseRequest, body: bytearray) -> int:
     """A request's priority, larger is more urgent: as the gateway has decided it, else as the
     gateway would read it."""
     headers = request.headers
@@ -249,16 +262,6 @@ def _priority(request: web.BaseRequest, body: bytes) -> int:
     except (msgspec.DecodeError, RecursionError):
         return PRIORITY_NORMAL
     return body_priority(said.priority, said.service_tier)
-
-
-async def _body(request: web.BaseRequest) -> bytes:
-    """The whole body, bounded. Raises HTTPRequestEntityTooLarge."""
-    body = bytearray()
-    async for piece in request.content.iter_any():
-        body += piece
-        if len(body) > BODY_BYTES_MAX:
-            raise web.HTTPRequestEntityTooLarge(BODY_BYTES_MAX, len(body))
-    return bytes(body)
 
 
 def _passed_on(headers: Iterable[tuple[str, str]]) -> CIMultiDict[str]:

@@ -209,7 +209,9 @@ class Handler:
         self._drop_engine()
         if self._exchange.outcome is None:
             cause = EndCause.REFUSED if self._relay is None else EndCause.TRUNCATED
-            self._settle(Outcome(end=cause, status=500))
+            outcome = Outcome(end=cause, status=500)
+            self._settle(outcome)
+            self._tell(outcome, Reason.INTERNAL)
         is_untold = self._answer.status is None
         if is_untold:
             self._answer.refuse(self._shared.refusal(Reason.INTERNAL), Reason.INTERNAL)
@@ -365,17 +367,13 @@ class Handler:
         told = relay if self._arrival.reads_usage else None
         outcome = ended(self._exchange, cause, self._shared.now_s(), status=status, relay=told)
         self._settle(outcome)
+        self._tell(outcome, reason)
+
+    def _tell(self, outcome: Outcome, reason: Reason | None) -> None:
         if self._shared.observer is not None:
+            bytes_out = 0 if self._relay is None else self._relay.bytes_out
             record = exchange_record(
-                self._exchange,
-                outcome,
-                reason,
-                endpoint=self._arrival.endpoint,
-                model=self._arrival.model,
-                key=self._arrival.key,
-                placed=self._placed,
-                bytes_in=self._arrival.bytes_in,
-                bytes_out=0 if relay is None else relay.bytes_out,
+                self._exchange, outcome, reason, self._arrival, self._placed, bytes_out=bytes_out
             )
             self._shared.observer.exchange_ended(record)
 

@@ -3,11 +3,10 @@
 from pointsman.core.errors import EndCause, Reason
 from pointsman.core.events import Placed
 from pointsman.core.exchange import Exchange
-from pointsman.core.ids import ModelName
 from pointsman.core.request import Outcome
+from pointsman.gateway.arrival import Arrival
 from pointsman.gateway.observer import ExchangeRecord
 from pointsman.gateway.relay import Relay
-from pointsman.wire.openai import Endpoint
 from pointsman.wire.usage import Said
 
 
@@ -35,12 +34,9 @@ def exchange_record(
     exchange: Exchange,
     outcome: Outcome,
     reason: Reason | None,
-    *,
-    endpoint: Endpoint,
-    model: ModelName,
-    key: str,
+    arrival: Arrival,
     placed: Placed | None,
-    bytes_in: int,
+    *,
     bytes_out: int,
 ) -> ExchangeRecord:
     """The record of an exchange that has ended."""
@@ -49,9 +45,9 @@ def exchange_record(
     decision = None if placed is None else placed.decision
     return ExchangeRecord(
         request_id=exchange.request_id,
-        endpoint=endpoint,
-        model=model,
-        key=key,
+        endpoint=arrival.endpoint,
+        model=arrival.model,
+        key=arrival.key,
         node=None if placed is None else placed.node,
         policy="" if decision is None else decision.policy,
         why="" if decision is None else decision.why,
@@ -68,6 +64,6 @@ def exchange_record(
         streamed_tokens=outcome.streamed_tokens,
         cached_tokens_predicted=None if decision is None else decision.hit_tokens,
         cached_tokens=outcome.cached_tokens,
-        bytes_in=bytes_in,
+        bytes_in=arrival.bytes_in,
         bytes_out=bytes_out,
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from pointsman.report import plots
-from pointsman.report.markup import document, figure, table
+from pointsman.report.markup import document, figure, sheet, table
 from pointsman.report.rows import (
     TIMES,
     UNKNOWN,
@@ -71,18 +71,19 @@ def _comparison(runs: Sequence[Run]) -> str:
 
 def _comparison_table(runs: Sequence[Run]) -> str:
     summaries = [run.summary() for run in runs]
-    head = "<th></th>" + f"<th>{escape(runs[0].label)}</th>"
-    head += "".join(f"<th>{escape(run.label)}</th><th>ratio</th>" for run in runs[1:])
+    head = ["", runs[0].label]
+    for run in runs[1:]:
+        head += [run.label, "ratio"]
     rows = []
     for metric in metrics():
         base, *others = (metric.value(summary) for summary in summaries)
-        cells = f"<td>{escape(metric.name)}</td><td>{shown(base, metric.show)}</td>"
+        cells = [f"<td>{escape(metric.name)}</td>", f"<td>{shown(base, metric.show)}</td>"]
         for value in others:
             tone = _TONES[compared(value, base, metric.better)]
-            cells += f'<td>{shown(value, metric.show)}</td><td class="{tone}">'
-            cells += f"{ratio(value, base)}</td>"
-        rows.append(f"<tr>{cells}</tr>")
-    return f'<div class="sheet"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
+            cells.append(f"<td>{shown(value, metric.show)}</td>")
+            cells.append(f'<td class="{tone}">{ratio(value, base)}</td>')
+        rows.append(cells)
+    return sheet(map(escape, head), rows)
 
 
 def _run(run: Run, place: int, *, alone: bool) -> str:
