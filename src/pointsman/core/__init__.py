@@ -49,7 +49,7 @@ Reading order, top-down; a file imports only from files below it:
     blocks         chained block hashing over text or tokens
     scheme         how a prompt is cut into blocks
     errors         why a request was refused or broke, and what its client is told
-    limits         every bound, with its reason
+    limits         bounds that several parts go by, or people set
     health_limits  those that health is judged by
     admission_rules  what admission goes by
     faded          counts that fade with time

@@ -161,13 +161,11 @@ class Condition:
         if suspected or self.state is Health.HALF_OPEN:
             self._return(now_s, Cause.RECOVERED)
 
-    def failed(
-        self, kind: FailureKind, now_s: float, *, spared: bool, began: bool, detail: str = ""
-    ) -> None:
+    def failed(self, kind: FailureKind, now_s: float, *, spared: bool, began: bool) -> None:
         """A request came to nothing there, before its first byte or after it (`began`).
         `spared`: there is nobody else, so it stays in service."""
         cause = Cause.UNREACHABLE if kind is FailureKind.UNREACHABLE else Cause.ERRORS
-        self._fail(cause, detail or f"requests fail: {FAILURE_WORDS[kind]}", now_s, spared, began)
+        self._fail(cause, f"requests fail: {FAILURE_WORDS[kind]}", now_s, spared, began)
 
     @property
     def unhealthy(self) -> float:

@@ -1,4 +1,5 @@
-"""Every bound of the core with its reason. Shells have their own beside their code."""
+"""Bounds of the core that several parts go by, or people may set, each with its reason. What one
+part alone goes by is beside its code."""
 
 from enum import StrEnum
 from typing import Final

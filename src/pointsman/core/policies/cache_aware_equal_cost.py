@@ -25,17 +25,14 @@ class CacheAwareEqualCost(Stateless):
     name = "cache_aware_equal_cost"
     prunes = True
 
-    def __init__(self, alpha: float = ALPHA) -> None:
-        assert 0.0 <= alpha <= 1.0, alpha
-        self._alpha = alpha
-
     def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
-        alpha = self._alpha_at(rows)
+        alpha = _alpha_at(rows)
         for row in rows:
             row.score = remaining_s(row) * (1 - alpha * hit_ratio(row))
         return pick_cheapest(rows, why="smallest remaining time, cached prompts discounted")
 
-    def _alpha_at(self, rows: Sequence[Row]) -> float:
-        queue_s = sum(row.queue_s for row in rows) / len(rows)
-        load = queue_s / (queue_s + QUEUE_SCALE_S)
-        return self._alpha + (1 - self._alpha) * (1 - load) ** 2
+
+def _alpha_at(rows: Sequence[Row]) -> float:
+    queue_s = sum(row.queue_s for row in rows) / len(rows)
+    load = queue_s / (queue_s + QUEUE_SCALE_S)
+    return ALPHA + (1 - ALPHA) * (1 - load) ** 2

@@ -38,14 +38,10 @@ KEY_TOKENS = 256
 class ConsistentHash(Stateless):
     name = "consistent_hash"
 
-    def __init__(self, load_factor: float = LOAD_FACTOR) -> None:
-        assert load_factor >= 1.0, load_factor
-        self._load_factor = load_factor
-
     def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         key = _key(request, min(row.block_tokens for row in rows))
         in_flight = sum(row.inflight for row in rows)
-        bound = max(LOAD_MIN, ceil(self._load_factor * (in_flight + 1) / len(rows)))
+        bound = max(LOAD_MIN, ceil(LOAD_FACTOR * (in_flight + 1) / len(rows)))
         for row in rows:
             row.score = 1 - xxh3_64_intdigest(row.node.encode(), key) / 2**64
         home = min(rows, key=_score)

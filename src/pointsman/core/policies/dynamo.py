@@ -42,8 +42,8 @@ class Dynamo:
     name = "dynamo"
     prunes = False
 
-    def __init__(self, blocks_max: int = ACTIVE_BLOCKS_MAX) -> None:
-        self._active = ActiveBlocks(blocks_max)
+    def __init__(self) -> None:
+        self._active = ActiveBlocks()
 
     def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         prompt = request.prompt

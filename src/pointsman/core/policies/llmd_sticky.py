@@ -30,10 +30,6 @@ PENALTY_MAX_S = 18.0
 class LlmdSticky(Stateless):
     name = "llmd_sticky"
 
-    def __init__(self, penalty_max_s: float = PENALTY_MAX_S) -> None:
-        assert penalty_max_s > 0.0, penalty_max_s
-        self._penalty_max_s = penalty_max_s
-
     def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         for row in rows:
             row.score = row.queue_tokens + row.new_tokens
@@ -44,7 +40,7 @@ class LlmdSticky(Stateless):
         others = [row for row in offered if hit_ratio(row) < AFFINITY_MIN]
         if not sticky:
             return pick(offered, why="nobody holds the prompt: fewest tokens to prefill")
-        if _queue_s(sticky) - _queue_s(others) > self._penalty_max_s:
+        if _queue_s(sticky) - _queue_s(others) > PENALTY_MAX_S:
             return pick(offered, why="holders are saturated: fewest tokens to prefill")
         for row in others:
             row.score = inf

@@ -26,9 +26,8 @@ class Session:
     name = "session"
     prunes = False
 
-    def __init__(self, sessions_max: int = SESSIONS_MAX) -> None:
+    def __init__(self) -> None:
         self._homes: OrderedDict[str, NodeName] = OrderedDict()
-        self._sessions_max = sessions_max
 
     def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         for row in rows:
@@ -51,6 +50,6 @@ class Session:
         if request.session is None:
             return
         home = self._homes.get(request.session, row.node)
-        keep(self._homes, request.session, home, self._sessions_max)
+        keep(self._homes, request.session, home, SESSIONS_MAX)
 
     def left(self, request: Request, node: NodeName) -> None: ...

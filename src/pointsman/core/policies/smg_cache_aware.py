@@ -39,23 +39,14 @@ class SmgCacheAware:
     name = "smg_cache_aware"
     prunes = False
 
-    def __init__(
-        self,
-        *,
-        cache_threshold: float = CACHE_THRESHOLD,
-        balance_requests: int = BALANCE_REQUESTS,
-        balance_ratio: float = BALANCE_RATIO,
-    ) -> None:
-        self._cache_threshold = cache_threshold
-        self._balance_requests = balance_requests
-        self._balance_ratio = balance_ratio
+    def __init__(self) -> None:
         self._trees: OrderedDict[NodeName, int] = OrderedDict()
 
     def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         matches = max((hit_ratio(row) for row in rows if row.fits), default=0.0)
-        if self._imbalanced(rows):
+        if _is_imbalanced(rows):
             why = "imbalanced: fewest requests in flight"
-        elif matches > self._cache_threshold:
+        elif matches > CACHE_THRESHOLD:
             for row in rows:
                 row.score = -hit_ratio(row)
             return pick_in_order(rows, self._order, why="holds most of the prompt")
@@ -65,11 +56,6 @@ class SmgCacheAware:
             row.score = row.inflight
         return pick_in_order(rows, self._order, why=why)
 
-    def _imbalanced(self, rows: Sequence[Row]) -> bool:
-        loads = [row.inflight for row in rows]
-        most, least = max(loads), min(loads)
-        return most - least > self._balance_requests and most > self._balance_ratio * least
-
     def _order(self, row: Row) -> tuple[float, ...]:
         return row.score, row.inflight, self._trees.get(row.node, 0)
 
@@ -78,3 +64,9 @@ class SmgCacheAware:
         keep(self._trees, row.node, size, NODES_MAX)
 
     def left(self, request: Request, node: NodeName) -> None: ...
+
+
+def _is_imbalanced(rows: Sequence[Row]) -> bool:
+    loads = [row.inflight for row in rows]
+    most, least = max(loads), min(loads)
+    return most - least > BALANCE_REQUESTS and most > BALANCE_RATIO * least
