@@ -230,7 +230,7 @@ class Judge:
             return
         if not self._may_be_relative(node):
             return
-        detail = f"nothing has come for {waited_s:.0f} s, and {foreseen_s:.1f} s was foreseen"
+        detail = f"nothing has come for {waited_s:.0f} s, and {foreseen_s:.2f} s was foreseen"
         node.condition.suspect(Cause.OVERDUE, detail, now_s, weight=SUSPECT_WEIGHT_MIN)
         on_trial = node.condition.state is Health.HALF_OPEN
         if (on_trial or waited_s >= 2 * due_s) and not self.is_last(node):
