@@ -8,12 +8,7 @@ from pointsman.core.errors import EndCause
 from pointsman.core.limits import Timeouts
 from pointsman.gateway import GatewayOptions
 from tests.gateway.conftest import Rig, rig
-from tests.support.upstreams import STREAM, Served, answer_ok, post, unanswered_url
-
-
-async def silent(served: Served) -> None:
-    """A prefill that takes for ever: not even a head."""
-    await served.until_closed()
+from tests.support.upstreams import STREAM, Served, answer_ok, post, silent, unanswered_url
 
 
 async def head_only(served: Served) -> None:

@@ -7,7 +7,7 @@ import pytest
 from pointsman.core.errors import EndCause
 from pointsman.gateway import GatewayOptions
 from tests.gateway.conftest import rig
-from tests.support.upstreams import OK_BODY, STREAM, Served, answer_ok, get, post
+from tests.support.upstreams import OK_BODY, STREAM, Served, answer_ok, get, post, silent
 
 
 async def test_a_drain_lets_running_requests_finish_and_refuses_new_ones() -> None:
@@ -53,9 +53,6 @@ async def test_a_drain_has_an_end(twice: bool) -> None:
         await served.chunk(b"data: 1\n\n")
         await served.until_closed()
 
-    async def silent(served: Served) -> None:
-        await served.until_closed()
-
     options = GatewayOptions(sweep_s=0.02, drain_s=30.0 if twice else 0.1)
     async with rig(endless, silent, options=options) as it:
         streaming, waiting = await it.connect(), await it.connect()
@@ -78,9 +75,6 @@ async def test_a_drain_has_an_end(twice: bool) -> None:
 
 
 async def test_stop_ends_everything_and_may_be_repeated() -> None:
-    async def silent(served: Served) -> None:
-        await served.until_closed()
-
     async with rig(silent) as it:
         for _ in range(5):
             await (await it.connect()).send(post())

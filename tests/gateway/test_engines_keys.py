@@ -11,7 +11,7 @@ from pointsman.gateway.observer import ReplayResult
 from pointsman.gateway.options import GatewayOptions
 from tests.gateway.conftest import rig
 from tests.gateway.test_samples import HOT, effect, kept
-from tests.support.upstreams import Behaviour, Served, answer_ok, closed_url, post
+from tests.support.upstreams import Behaviour, Served, answer_ok, closed_url, post, silent
 
 KEY = "engines-own"
 BODY = b'{"model":"m","prompt":"hello"}'
@@ -113,10 +113,6 @@ async def test_a_warm_up_has_the_key_and_a_refusal_is_seen(
     assert warning in caplog.text
     assert bool(warning) is bool(caplog.records)
     assert key == "" or key not in caplog.text
-
-
-async def silent(served: Served) -> None:
-    await served.until_closed()
 
 
 @pytest.mark.parametrize(

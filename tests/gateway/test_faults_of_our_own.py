@@ -7,7 +7,7 @@ import pytest
 from pointsman.core.errors import EndCause, Reason
 from pointsman.gateway.handler import Handler
 from tests.gateway.conftest import rig
-from tests.support.upstreams import OK_BODY, STREAM, Served, answer_ok, post
+from tests.support.upstreams import OK_BODY, STREAM, Served, answer_ok, post, silent
 
 
 def boom(*_: object) -> None:
@@ -79,9 +79,6 @@ async def test_a_step_out_of_order_is_a_500_and_is_settled() -> None:
 async def test_a_settlement_that_raises_leaves_nothing_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def silent(served: Served) -> None:
-        await served.until_closed()
-
     async with rig(silent) as it:
         client = await it.connect()
         await client.send(post() * 2)

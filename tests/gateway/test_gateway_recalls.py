@@ -15,12 +15,9 @@ from tests.support.upstreams import (
     Served,
     answer_ok,
     post,
+    silent,
     unanswered_url,
 )
-
-
-async def silent(served: Served) -> None:
-    await served.until_closed()
 
 
 async def head_only(served: Served) -> None:

@@ -9,7 +9,16 @@ from pointsman.core.admission.key_rules import KeyLimits, KeyRules
 from pointsman.core.errors import EndCause, Reason
 from pointsman.gateway import ApiKey, GatewayOptions, key_digest
 from tests.gateway.conftest import Rig, rig
-from tests.support.upstreams import OK_BODY, STREAM, Behaviour, Client, Served, answer_ok, post
+from tests.support.upstreams import (
+    OK_BODY,
+    STREAM,
+    Behaviour,
+    Client,
+    Served,
+    answer_ok,
+    post,
+    silent,
+)
 
 KEY = "Idempotency-Key: 4f1c-9d"
 BODY = b'{"model":"m","prompt":"hello"}'
@@ -24,10 +33,6 @@ def first_hangs(how: Behaviour) -> Behaviour:
         await (how if len(came) == 1 else answer_ok)(served)
 
     return answer
-
-
-async def silent(served: Served) -> None:
-    await served.until_closed()
 
 
 async def begun(served: Served) -> None:

@@ -15,7 +15,7 @@ from pointsman.gateway.replays import shortened
 from pointsman.gateway.samples import HOTTEST_S, LOOK_S, Samples
 from pointsman.wire.endpoints import Endpoint
 from tests.gateway.conftest import rig
-from tests.support.upstreams import Served, answer_ok, closed_url
+from tests.support.upstreams import answer_ok, closed_url, silent
 
 TOKENS = Scheme(Unit.TOKENS, 16)
 PREFIX = b"p" * 1_024
@@ -156,10 +156,6 @@ def hot(text: bytes) -> BlockHash:
 
 def effect(url: str, blocks: tuple[BlockHash, ...], *, within_s: float) -> WarmUp:
     return WarmUp(NodeName("n"), NodeId(1), url, blocks, within_s)
-
-
-async def silent(served: Served) -> None:
-    await served.until_closed()
 
 
 async def test_kept_requests_are_replayed_and_each_end_is_told_once() -> None:

@@ -164,6 +164,11 @@ def closed_url() -> str:
     return f"http://127.0.0.1:{port}"
 
 
+async def silent(served: Served) -> None:
+    """A prefill that takes for ever: not even a head."""
+    await served.until_closed()
+
+
 async def answer_ok(served: Served) -> None:
     await served.reply(200, OK_BODY)
 
