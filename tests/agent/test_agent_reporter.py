@@ -249,3 +249,13 @@ def test_a_secret_is_not_shown() -> None:
     assert SECRET.decode() not in f"{options!r} {options}"
     listening = ListenerOptions(host="h", port=1, secret=SECRET)
     assert SECRET.decode() not in f"{listening!r} {listening}"
+
+
+async def test_an_address_that_is_none_ends_no_agent(caplog: pytest.LogCaptureFixture) -> None:
+    options = AgentOptions(name="a", scheduler=SchedulerAddress("10.0.0..1", 80))
+    wake, clock = asyncio.Event(), time.monotonic
+    subject = Reporter(options, [], wake=wake, clock=clock, rng=Random(0))
+    running = asyncio.create_task(subject.run())
+    await eventually(lambda: "scheduler at 10.0.0..1:80: " in caplog.text)
+    subject.leave(gone=False)
+    await running

@@ -121,6 +121,13 @@ def test_an_engines_key_that_no_header_can_carry_is_refused_unshown(
     assert "s3cret" not in err
 
 
+def test_a_name_with_an_empty_label_is_no_host() -> None:
+    engine = ("--engine", "http://127.0.0.1:1", "--port", "0", "--admin-port", "0")
+    code, err = leave("serve", *engine, "--host", "10.0.0..1", "--open")
+    assert code == 2
+    assert "cannot listen on 10.0.0..1:0: no such host; choose another --host" in err
+
+
 def test_an_access_log_that_cannot_be_written_is_named() -> None:
     log = ("--access-log", "/nowhere/access.log")
     code, err = leave("serve", "--engine", "http://127.0.0.1:1", "--port", "0", *log)

@@ -2,13 +2,17 @@
 
 import asyncio
 import resource
+from typing import cast
 
 import pytest
 
 from pointsman.core.errors import FailureKind, Reason
 from pointsman.core.ids import NodeId
+from pointsman.engines.adapters import EngineKeys
 from pointsman.gateway import GatewayOptions
+from pointsman.gateway.pools import Pools
 from pointsman.gateway.server import raise_descriptor_limit
+from pointsman.gateway.upstream import Caller
 from tests.gateway.conftest import rig
 from tests.support.upstreams import OK_BODY, STREAM, Served, answer_ok, get, post
 
@@ -153,6 +157,22 @@ async def test_a_request_that_outlives_its_node_leaves_no_connection() -> None:
         release.set()
         assert (await client.answer()).status == 200
         await it.until(lambda: it.engine.open == 0)
+
+
+async def test_a_host_that_is_none_is_not_reached() -> None:
+    class Waiting:
+        def __init__(self) -> None:
+            self.told = asyncio.Event()
+
+        def unreachable(self) -> None:
+            self.told.set()
+
+    pools = Pools(idle_s=1.0, idle_max=1, engine_keys=EngineKeys())
+    waiting = Waiting()
+    pools.dial(pools.node(NodeId(1), "http://10.0.0..1:80"), cast("Caller", waiting))
+    async with asyncio.timeout(10.0):
+        await waiting.told.wait()
+    await pools.close()
 
 
 async def test_the_host_is_the_engines_own() -> None:

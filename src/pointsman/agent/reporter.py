@@ -88,7 +88,7 @@ class Reporter:
                 continue
             except* Unwelcome as unwelcome:
                 self._complain(_first(unwelcome))
-            except* (OSError, TimeoutError, ControlError) as trouble:
+            except* (OSError, UnicodeError, ControlError) as trouble:
                 self._complain(_first(trouble) or "it does not answer")
             finally:
                 if self.connected.is_set():

@@ -230,9 +230,9 @@ class Process:
         agents = AgentListener(self.service, self.fleet, options)
         try:
             await agents.start()
-        except OSError as error:
-            where = self.config.agents.listen
-            raise CannotStart(f"agents.listen {where}: {error.strerror or error}") from None
+        except (OSError, UnicodeError) as error:
+            where, cause = self.config.agents.listen, getattr(error, "strerror", None) or error
+            raise CannotStart(f"agents.listen {where}: {cause}") from None
         stack.push_async_callback(agents.stop)
         self.agents_port = agents.port
 
@@ -286,13 +286,13 @@ def _explained(option: str, host: str, port: int) -> Iterator[None]:
     """Turn a failure to listen into what to do about it."""
     try:
         yield
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter for an empty label: a..b
         raise CannotStart(listen_problem(option, host, port, error)) from None
 
 
-def listen_problem(option: str, host: str, port: int, error: OSError) -> str:
+def listen_problem(option: str, host: str, port: int, error: OSError | UnicodeError) -> str:
     """What failed and what to change: the port that `option` gives, or the host."""
-    known = error.errno or 0
+    known = (error.errno or 0) if isinstance(error, OSError) else 0
     cause = os.strerror(known) if known > 0 else "no such host"  # resolvers count below zero
     if known not in (errno.EADDRINUSE, errno.EACCES):
         option = "--host" if option == "--port" else "admin.host"

@@ -102,7 +102,7 @@ class Dial:
         upstream = UpstreamConnection(pool)
         try:
             await loop.create_connection(lambda: upstream, pool.host, pool.port, ssl=tls)
-        except OSError:
+        except (OSError, UnicodeError):  # the latter for an empty label: a..b
             upstream.forsake()
             self._tell(lambda caller: caller.unreachable())
         except asyncio.CancelledError:

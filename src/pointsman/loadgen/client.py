@@ -189,7 +189,7 @@ class LoadClient:
                 connection = await self._open()
         except TimeoutError:
             exchange.fail(Outcome.CONNECT_ERROR, "connect timed out")
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             exchange.fail(Outcome.CONNECT_ERROR, _connect_cause(error), str(error))
         else:
             if not self._interrupted:
@@ -233,9 +233,9 @@ class _BodyExchange(Exchange):
         self.body += data[: max(0, FETCH_BYTES_MAX - len(self.body))]
 
 
-def _connect_cause(error: OSError) -> str:
+def _connect_cause(error: OSError | UnicodeError) -> str:
     """A short name that is the same for the same trouble, whichever loop raised it."""
-    if isinstance(error, socket.gaierror):
+    if isinstance(error, socket.gaierror | UnicodeError):  # the latter for an empty label: a..b
         return "no such host"
     if isinstance(error, ssl.SSLCertVerificationError):
         return "certificate not trusted"
