@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.registry import CollectorRegistry
 
-from pointsman.agent import report
+from pointsman.agent import FrontOptions, report
+from pointsman.agent.front import Front
+from pointsman.agent.queue import Lane
 from pointsman.agent.report import EngineReport
 from pointsman.collectors.cadence import Cadence
 from pointsman.collectors.link import NodeLink
@@ -146,6 +148,20 @@ def test_many_changes_do_not_wait_and_few_do() -> None:
     assert fixture.report.has_more
     fixture.beat()
     assert not fixture.report.has_more
+
+
+def test_with_a_front_it_is_idle_when_nothing_runs_or_waits_there() -> None:
+    report = Fixture().report
+    report.front = Front(SPEC.url, FrontOptions())
+    idle = [report.is_idle]
+    ticket = report.front.queue.enter(0, Lane.SHORT)
+    assert ticket is not None
+    idle.append(report.is_idle)
+    assert report.front.queue.next() is ticket
+    idle.append(report.is_idle)
+    report.front.queue.leave(ticket)
+    idle.append(report.is_idle)
+    assert idle == [True, False, False, True]
 
 
 def test_buckets_bring_a_stale_copy_up_to_date() -> None:

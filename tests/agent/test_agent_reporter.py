@@ -17,8 +17,9 @@ from pointsman.agent.reporter import Reporter
 from pointsman.collectors.cadence import Cadence
 from pointsman.collectors.link import NodeLink
 from pointsman.control.agents import ListenerOptions
-from pointsman.core.events import NodeSpec
-from pointsman.core.ids import NodeName
+from pointsman.core.cache_events import BlockStored
+from pointsman.core.events import CacheChanged, NodeDescribed, NodeFacts, NodeSpec
+from pointsman.core.ids import NodeId, NodeName
 from pointsman.telemetry.collector_metrics import CollectorMetrics
 from pointsman.wire.control import (
     FRAME_BYTES_MAX,
@@ -80,7 +81,8 @@ class Peer:
 class Setting:
     """A scheduler that `script` plays on each connection, and a reporter that knows it."""
 
-    def __init__(self) -> None:
+    def __init__(self, report: EngineReport) -> None:
+        self.report = report
         self.connections = 0
         self.peers: asyncio.Queue[Peer] = asyncio.Queue()
 
@@ -89,7 +91,9 @@ class Setting:
 async def reporting(
     script: Callable[[Peer], Awaitable[None]], **options: Any
 ) -> AsyncIterator[tuple[Setting, Reporter]]:
-    setting = Setting()
+    wake = asyncio.Event()
+    report = EngineReport(0, SPEC, clock=time.monotonic, wake=wake.set, delta_blocks=16)
+    setting = Setting(report)
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         setting.connections += 1
@@ -102,8 +106,6 @@ async def reporting(
 
     server = await asyncio.start_server(play, "127.0.0.1", 0)
     address = SchedulerAddress("127.0.0.1", server.sockets[0].getsockname()[1])
-    wake = asyncio.Event()
-    report = EngineReport(0, SPEC, clock=time.monotonic, wake=wake.set, delta_blocks=16)
     tally = CollectorMetrics(CollectorRegistry()).node(SPEC.name)
     report.link = NodeLink(SPEC, report, tally, Random(0), cadence=Cadence())
     report.link.join()
@@ -211,6 +213,41 @@ async def test_what_is_no_scheduler_is_tried_again(noise: bytes) -> None:
     async with reporting(script) as (setting, subject):
         await eventually(lambda: setting.connections >= 2)
         assert not subject.connected.is_set()
+
+
+async def test_who_is_turned_away_waits_before_the_next_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reporter, "RECONNECT_S_MIN", 60.0)
+
+    async def script(peer: Peer) -> None:
+        peer.babble(b"no scheduler")
+
+    async with reporting(script) as (setting, _):
+        await eventually(lambda: setting.connections)
+        await asyncio.sleep(0.1)
+        assert setting.connections == 1
+
+
+async def test_what_does_not_fit_in_one_beat_comes_with_the_next_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reporter, "HASHES_MAX", 8)
+    told: list[int] = []
+
+    async def script(peer: Peer) -> None:
+        await peer.greet()
+        while (frame := await peer.next()) is not None:
+            if isinstance(frame, Heartbeat):
+                peer.say(Ack(frame.seq))
+                told.extend(len(beat.stored) // 8 for beat in frame.engines)
+
+    async with reporting(script, heartbeat_s=60.0, heartbeat_s_max=60.0) as (setting, _):
+        setting.report.submit(NodeDescribed(NodeId(1), NodeFacts(block_tokens=4)))
+        changes = tuple(BlockStored((n,), None, (n,) * 4, 4) for n in range(1, 33))
+        setting.report.submit(CacheChanged(NodeId(1), changes))
+        await eventually(lambda: sum(told) == 32)
+    assert max(told) <= 8
 
 
 async def test_a_refusal_is_passed_on_to_people(caplog: pytest.LogCaptureFixture) -> None:

@@ -473,6 +473,17 @@ async def test_an_engine_that_makes_no_sense_is_refused(spec: NodeSpec, facts: N
         await raw.close()
 
 
+async def test_an_engine_that_makes_no_sense_later_stays_what_it_was() -> None:
+    async with listening() as (cluster, agents), announced(cluster, agents) as raw:
+        before = cluster.node("e")
+        await raw.send(Announce(0, 2, SPEC, NodeFacts(kv_blocks=-1)))
+        assert await raw.next() == Refusal("-1 KV blocks are none", 0)
+        assert (cluster.node("e").incarnation, cluster.node("e").facts) == (
+            before.incarnation,
+            FACTS,
+        )
+
+
 async def test_beats_that_go_back_end_the_connection() -> None:
     async with listening() as (cluster, agents), announced(cluster, agents) as raw:
         await raw.send(Heartbeat(2))

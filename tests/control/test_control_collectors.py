@@ -9,7 +9,7 @@ import pytest
 from pointsman.collectors import link, node, prober, scraper
 from pointsman.control.fleet import NodeRefused
 from pointsman.core.errors import EndCause, FailureKind
-from pointsman.core.events import NodeSpec
+from pointsman.core.events import NodeJudged, NodeSpec
 from pointsman.core.health import Health
 from pointsman.core.ids import NodeName, RequestId
 from pointsman.core.request import Outcome
@@ -115,6 +115,27 @@ async def test_a_request_that_fails_has_its_node_looked_at_at_once() -> None:
         await start_request(cluster, "r-1")
         cluster.service.failed(RequestId("r-1"), FailureKind.UNREACHABLE)
         await eventually(lambda: engine.count("/health") >= probes + 2)
+
+
+async def test_a_node_in_doubt_is_probed_again_and_again() -> None:
+    async with fake_engine() as engine, running_cluster() as cluster:
+        cluster.add(engine.url)
+        await cluster.ready()
+        cluster.fleet.apply(msgspec.structs.replace(HURRIED, probe_s=60.0))
+        for _ in range(3):
+            cluster.service.submit(NodeJudged(cluster.node().incarnation, False, "gibberish"))
+        assert cluster.node().health is Health.SUSPECT, "it is the only one"
+        probes = engine.count("/health")
+        await eventually(lambda: engine.count("/health") >= probes + 6)
+
+
+async def test_what_an_engine_serves_is_asked_at_intervals_alone() -> None:
+    async with fake_engine() as engine, running_cluster() as cluster:
+        cluster.fleet.apply(msgspec.structs.replace(HURRIED, describe_s=60.0))
+        cluster.add(engine.url)
+        await cluster.ready()
+        await eventually(lambda: engine.count("/metrics") >= 10)
+        assert engine.count("/v1/models") <= 2, "once more when it is found well"
 
 
 async def test_a_slow_health_route_of_a_serving_engine_is_no_death() -> None:

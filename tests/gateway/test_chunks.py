@@ -11,7 +11,7 @@ from pointsman.engines.adapters import EngineKeys
 from pointsman.gateway.chunks import CHUNK_BYTES_MAX, LAST_CHUNK, framed, payload
 from pointsman.gateway.pools import Pools
 from pointsman.gateway.relay import Framing, Relay
-from pointsman.gateway.upstream import UpstreamConnection
+from pointsman.gateway.upstream import REPLY_HEAD_BYTES_MAX, UpstreamConnection
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -120,6 +120,12 @@ def test_chunks_that_come_alone_pass_the_parser_by() -> None:
     sink = relayed([HEAD + framed(bodies[0]), *map(framed, bodies[1:]), LAST_CHUNK])
     assert sink.parsed == 2  # the first and the last
     assert unframed(sink.written) == b"".join(bodies)
+
+
+def test_sizes_that_come_alone_are_no_head_without_an_end() -> None:
+    count = REPLY_HEAD_BYTES_MAX // len(b"1\r\n") + 1
+    sink = relayed([HEAD + framed(b"a"), *([b"1\r\n", b"a\r\n"] * count), LAST_CHUNK])
+    assert (sink.is_over, sink.relay.bytes_out) == (True, count + 1)
 
 
 def test_half_a_size_is_not_forgotten() -> None:

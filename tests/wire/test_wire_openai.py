@@ -213,6 +213,14 @@ def test_responses_items_extend_a_string_input() -> None:
     assert second.previous_response_id == "resp_1"
 
 
+def test_what_a_tool_has_answered_is_part_of_the_prompt() -> None:
+    def prompt(output: object) -> bytes | None:
+        item = {"type": "function_call_output", "call_id": "c1", "output": output}
+        return read(Endpoint.RESPONSES, input=[user("hi"), item]).prompt_text
+
+    assert prompt("4") == prompt([{"type": "input_text", "text": "4"}]) != prompt("5")
+
+
 def test_a_moved_cache_control_changes_nothing() -> None:
     def conversation(marked: int) -> bytes | None:
         image = {"type": "image", "source": {"type": "base64", "data": "AA"}}
