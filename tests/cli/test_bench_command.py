@@ -59,9 +59,20 @@ async def test_a_trace_is_replayed_and_reported(tmp_path: Path) -> None:
     assert run["summary"]["ideal_hit_ratio"] == pytest.approx(5 * 32 / (6 * 40))
     assert page.read_text().startswith("<!doctype html>")
     assert names(tmp_path) == ["run.html", "run.json", "t.jsonl.gz"]  # no half-written file
-    compared = CliRunner().invoke(compare, [str(file), str(file)])
+    other = file.rename(tmp_path / "other.json")
+    file.write_bytes(other.read_bytes())
+    compared = CliRunner().invoke(compare, [str(file), str(other)])
     assert compared.exit_code == 0
-    assert "compared with mine" in compared.stdout
+    assert "compared with run: mine" in compared.stdout
+    assert "other: mine" in compared.stdout
+
+
+async def test_a_server_that_asks_for_a_key_is_told_of() -> None:
+    denied = answers("401 Unauthorized", "application/json", b'{"error":{"message":"no key"}}')
+    async with rude_server(denied) as server:
+        code, _, err = await run_bench(server.url)
+    assert code == 1
+    assert "/v1/models answers 401. Remedy: give --api-key, or POINTSMAN_API_KEY." in err
 
 
 @pytest.mark.parametrize(

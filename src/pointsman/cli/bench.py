@@ -2,6 +2,7 @@
 
 import resource
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -204,17 +205,28 @@ Exit codes: 0 done, 2 wrong usage or a file that holds no runs.
 def compare(files: tuple[Path, ...], html_file: Path | None) -> None:
     """Compare runs written by `pointsman bench --json`; the first one is the baseline."""
     check_outputs(None, html_file)
-    runs: list[Run] = []
+    read: list[tuple[Path, Run]] = []
     for path in files:
         try:
-            runs += decode_runs(path.read_bytes())
+            read += [(path, run) for run in decode_runs(path.read_bytes())]
         except OSError as error:
             raise click.UsageError(f"{path}: {error.strerror}.") from None
         except RunFileError as error:
             raise click.UsageError(f"{path}: {error}") from None
-    if len(runs) < 2:
+    if len(read) < 2:
         raise click.UsageError("One run cannot be compared. Give a second file.")
-    _write(runs, None, html_file)
+    _write(_told_apart(read), None, html_file)
+
+
+def _told_apart(read: Sequence[tuple[Path, Run]]) -> list[Run]:
+    """Of runs that have one label, each gets its file's name before it."""
+    labels = Counter(run.label for _, run in read)
+    return [
+        msgspec.structs.replace(run, label=f"{path.stem}: {run.label}")
+        if labels[run.label] > 1
+        else run
+        for path, run in read
+    ]
 
 
 def _plan(options: BenchOptions) -> Plan:

@@ -150,18 +150,19 @@ async def _first_model(plan: Plan) -> str:
     client = LoadClient(plan.target, api_key=plan.api_key)
     try:
         status, body = await client.fetch("GET", "/v1/models")
-        models = msgspec.json.decode(body, type=_Models).data
     except ConnectionError as error:
         raise SessionError(
             f"{plan.target.authority}: {error}. Remedy: start the server, or mend the URL."
         ) from None
-    except msgspec.DecodeError:
-        models, status = [], 0
     finally:
         client.close()
     where = f"{plan.target.authority}{plan.target.base_path}/v1/models"
     if status == 401:
-        raise SessionError(f"{where} answers 401. Remedy: give --api-key.")
+        raise SessionError(f"{where} answers 401. Remedy: give --api-key, or POINTSMAN_API_KEY.")
+    try:
+        models = msgspec.json.decode(body, type=_Models).data
+    except msgspec.DecodeError:
+        models = []
     if not models:
         raise SessionError(
             f"{where} lists no model. Remedy: give the URL of an OpenAI-compatible API, or --model."
