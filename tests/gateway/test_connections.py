@@ -123,6 +123,16 @@ async def test_idle_connections_end_before_the_engine_ends_them() -> None:
         await it.until(lambda: it.gateway.state().engine_connections == 0)
 
 
+async def test_a_connection_that_was_idle_for_too_long_is_not_used_though_nobody_has_swept() -> (
+    None
+):
+    async with rig(answer_ok, options=GatewayOptions(sweep_s=60.0, idle_s=0.01)) as it:
+        await it.ask(post())
+        await asyncio.sleep(0.02)
+        await it.ask(post())
+        assert it.engine.connections == 2
+
+
 async def test_idle_connections_are_bounded() -> None:
     async def slow(served: Served) -> None:
         await asyncio.sleep(0.05)

@@ -266,6 +266,19 @@ async def test_a_cut_answer_without_a_length_never_passes_for_whole() -> None:
         assert not (await it.ask(post(version="1.0"))).is_whole
 
 
+async def test_an_answer_without_a_length_that_is_reset_is_cut_for_the_client_too() -> None:
+    """Only an orderly end is the answer's."""
+
+    async def old_style(served: Served) -> None:
+        await served.send(b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\nhello")
+        await asyncio.sleep(0.02)
+        reset(served)
+
+    async with rig(old_style) as it:
+        assert not (await it.ask(post())).is_whole
+        assert it.placer.outcomes[0].end is EndCause.TRUNCATED
+
+
 async def test_an_answer_that_ends_with_its_connection_is_whole() -> None:
     async def old_style(served: Served) -> None:
         await served.send(b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\nhello")
