@@ -136,6 +136,17 @@ async def test_a_reply_whose_framing_never_ends_is_cut(begun: bytes, flood: byte
         assert it.gateway.state().engine_connections == 0
 
 
+@pytest.mark.parametrize("encoding", [b"gzip, chunked", b"gzip"])
+async def test_a_transfer_encoding_that_nobody_decodes_is_no_reply(encoding: bytes) -> None:
+    async def encodes(served: Served) -> None:
+        head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: %b\r\n\r\n" % encoding
+        await served.send(head + b"2\r\n\x1f\x8b\r\n0\r\n\r\n")
+
+    async with rig(encodes, answer_ok) as it:
+        assert (await it.ask(post())).body == OK_BODY
+        assert it.placer.order[0].failures == [FailureKind.BROKEN]
+
+
 @pytest.mark.parametrize("behaviour", [hang_up, hang_up_after_the_head, speak_no_http])
 async def test_another_engine_saves_the_request_before_the_first_byte(
     behaviour: Behaviour,

@@ -238,6 +238,8 @@ class UpstreamConnection(asyncio.Protocol):
             elif size == 14 and name.lower() == b"content-length":
                 self.length = int(value)
             elif size == 17 and name.lower() == b"transfer-encoding":
+                if value.lower() != b"chunked":  # nobody has asked for another, or would decode it
+                    raise httptools.HttpParserError("another transfer encoding than chunked")
                 self.is_chunked = True
             elif size == 16 and name.lower() == b"content-encoding":
                 self.is_encoded = True
