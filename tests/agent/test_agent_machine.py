@@ -13,6 +13,16 @@ from pointsman.agent.tcp import SEGMENTS_MIN, Retransmits
 from pointsman.core.events import NodeSignals
 
 
+async def test_what_the_machine_tells_is_an_addition(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A driver's module that raises what it does not say must end no engine."""
+    machine = Machine(None, Retransmits())
+    monkeypatch.setattr(machine, "read", lambda: 1 / 0)
+    await machine.watch([])
+    assert "are not looked at any more" in caplog.text
+
+
 class FakeNvml(ModuleType):
     """As pynvml: two GPUs; `unsupported` are the questions that the second cannot answer."""
 

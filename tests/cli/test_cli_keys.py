@@ -7,12 +7,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from pointsman.agent import EngineOptions
 from pointsman.cli import config_example, config_file
-from pointsman.cli.config import Config, Key, Listen
+from pointsman.cli.config import Config, Engine, Key, Listen
 from pointsman.cli.main import main
 from pointsman.cli.wiring import api_keys, gateway_options
 from pointsman.cli.yaml_reader import Problem, Rejected
+from pointsman.control.api_types import NewNode
+from pointsman.control.doctor import Scope
 from pointsman.core.admission.key_rules import KeyLimits, KeyRules
+from pointsman.core.events import NodeSpec
+from pointsman.core.ids import NodeName
 
 HASH = "sha256:" + "ab" * 32
 
@@ -179,3 +184,21 @@ def test_an_open_door_stops_the_start(command: tuple[str, ...]) -> None:
     code, _, err = run(*command, "--host", "0.0.0.0", "--port", "0", "--admin-port", "0")
     assert code == 2
     assert "--open" in err
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        Config(
+            listen=Listen(api_keys=("s3cret",)),
+            engines=(Engine(url="http://h:1", api_key="s3cret"),),
+        ),
+        EngineOptions(
+            url="http://h:1", spec=NodeSpec(name=NodeName("e"), url="http://h:1"), api_key="s3cret"
+        ),
+        NewNode(name=NodeName("e"), url="http://h:1", api_key="s3cret"),
+        Scope(gateway_key="s3cret"),
+    ],
+)
+def test_what_holds_keys_shows_none(holder: object) -> None:
+    assert "s3cret" not in repr(holder)

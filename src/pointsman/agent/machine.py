@@ -1,6 +1,7 @@
 """Tells what the machine says beside its engines: GPUs and network, looked at now and then."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 from pointsman.agent.gpu import Gpus
@@ -10,6 +11,8 @@ from pointsman.core.events import NodeSignals
 
 INTERVAL_S = 1.0
 """How often the machine is looked at: NVML's own samples cover up to a second."""
+
+log = logging.getLogger(__name__)
 
 
 class Machine:
@@ -23,7 +26,11 @@ class Machine:
     async def watch(self, reports: Sequence[EngineReport]) -> None:
         """Look until cancelled. It looks in a thread, since a driver may take its time."""
         while True:
-            signals = await asyncio.to_thread(self.read)
+            try:
+                signals = await asyncio.to_thread(self.read)
+            except Exception:  # the driver's outermost loop: what it tells is an addition
+                log.exception("the machine's GPUs and network are not looked at any more")
+                return
             for report in reports:
                 report.observe(signals)
             await asyncio.sleep(INTERVAL_S)

@@ -33,6 +33,10 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     front: FrontOptions | None = None
     command: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """Without the key."""
+        return f"<EngineOptions of {self.spec.name} at {self.url}>"
+
 
 LOCAL_CADENCE = Cadence(probe_s=2.0, scrape_idle_s=2.0)
 """How often engines are looked at: questions on the same machine are cheap, and nobody tells the

@@ -128,6 +128,10 @@ class Listen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 0.0
 
+    def __repr__(self) -> str:
+        """Without the keys."""
+        return f"<Listen {self.host}:{self.port}>"
+
 
 class Admin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where metrics, state and steering are served."""
@@ -205,6 +209,10 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "url", one_spelling(self.url))
+
+    def __repr__(self) -> str:
+        """Without the key."""
+        return f"<Engine {self.name or self.url}>"
 
 
 Positive = Annotated[int, Meta(ge=1, le=1_000_000_000)]

@@ -112,6 +112,10 @@ class NewNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     api_key: str = ""
     ranks: Ranks = "auto"
 
+    def __repr__(self) -> str:
+        """Without the key."""
+        return f"<NewNode {self.name} at {self.url}>"
+
     def spec(self) -> NodeSpec:
         return NodeSpec(
             name=self.name,

@@ -54,6 +54,10 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     probing: bool = True
     run_s_max: float = RUN_S_MAX
 
+    def __repr__(self) -> str:
+        """Without the key."""
+        return f"<Scope of {len(self.targets)} engines>"
+
 
 async def examine(scope: Scope, on_progress: Progress | None = None) -> Diagnosis:
     """Look at everything and judge it. Takes `run_s_max` at most, and a moment."""
