@@ -182,3 +182,16 @@ def test_the_shortlist_sees_those_first_that_have_room() -> None:
         where(driver, f"r{n}")
     for n in range(8):
         assert where(driver, f"s{n}") == "many"
+
+
+def test_who_is_held_waits_for_those_without_room_alone() -> None:
+    driver = fleet(a=2, b=None)
+    node(driver, "b").calibration.slowed(50.0, 0.0)
+    for n in range(2):
+        where(driver, f"r{n}")
+    alone_s = seen(driver).room_wait_s
+    for n in range(2):
+        assert where(driver, f"s{n}") == "room: waiting for a is cheapest"
+    row = seen(driver)
+    assert row.room_wait_s == pytest.approx(alone_s + 2 * row.running_s * 2 / 2)
+    assert seen(driver, "b").room_wait_s == 0.0

@@ -9,7 +9,8 @@ output tokens, B requests in flight there holding K tokens, and the node's learn
     decode_s    = O · (step + sequence·(B+1) + kv_token·(K + L + O/2))
     room_wait_s = 2 · running_s · (max(missing blocks / leased blocks, missing ends / running_max)
                   + held ahead / B)
-                  (0 where there is room; of those that are held a node gets its share)
+                  (0 where there is room: those that are held wait for the nodes that have none;
+                  decode_s for 2 · running_s where all that runs is others')
     running_s   = what is left of the requests in flight, half of their output on average
     uncached_s  = L·prefill + ½·L²·attention                    (work_s if nothing were cached)
     stall_s     = work_s · (B + 1 + 2·R·work_s)                 (imposed on the others)
@@ -27,6 +28,8 @@ them find the prefill before them, and each waits half of it, at about 4 for a s
 An engine runs `running_max` at once, which most do not tell. Where there are as many or more, some
 have to end before this one begins: those are missing ends, and B does not count them.
 """
+
+from collections.abc import Sequence
 
 from pointsman.core.calibration import Calibration
 from pointsman.core.ledger import Account, Ledger
@@ -46,13 +49,9 @@ def costs(
     footprint: Footprint,
     held: int = 0,
     restorable: int = 0,
-    held_ahead: float = 0.0,
 ) -> Row:
     """What a request of so many tokens and this footprint would cost on `node`, whose index knows
     the first `held` of them there, and its slower tiers the next `restorable`. Changes nothing.
-
-    `held_ahead` requests get room there before it: without them in the price, everybody would wait
-    for the fastest node, and a slower one would idle beside the queue.
     """
     hit, restored = _hit(node, prompt, held, restorable)
     new, block, inflight = prompt - hit, node.block_tokens, node.inflight
@@ -86,7 +85,7 @@ def costs(
         node.queue_ahead_s(now_s),
         work_s,
         dispatch_s + work_s,
-        0.0 if room else (2 * left_s or decode_s) * _until(node, account, blocks, ends, held_ahead),
+        0.0 if room else (2 * left_s or decode_s) * _missing(node, account, blocks, ends),
         decode_s,
         decode_s * (interruptions - 1),
         work_s * (batch + 1 + 2 * node.returns_per_s(now_s) * work_s),
@@ -120,13 +119,24 @@ def _hit(node: Node, prompt: int, held: int, restorable: int) -> tuple[int, int]
     return hit, max(0, hit - held)
 
 
-def _until(node: Node, account: Account, blocks: int, ends: int, held_ahead: float) -> float:
+def _missing(node: Node, account: Account, blocks: int, ends: int) -> float:
     """Of the time in which all end that run there, the share until so many have, and with them
-    enough leases, if they end evenly; who is held ahead needs as much as those."""
+    enough leases, if they end evenly."""
     missing, free = ends / node.running_max, account.free
     if free is not None and free < blocks and account.leased:
         missing = max(missing, (blocks - free) / account.leased)
-    return missing + held_ahead / max(1, node.inflight)
+    return missing
+
+
+def add_held(rows: Sequence[Row], ahead: float) -> None:
+    """Note that others are held who get room before it: `ahead` of them wait for one of these.
+
+    Each needs as much as one that runs there. Without them in the price everybody would wait for
+    the fastest node, and a slower one would idle beside the queue.
+    """
+    full = [row for row in rows if not row.fits]
+    for row in full:
+        row.room_wait_s += 2 * row.running_s * ahead / len(full) / row.inflight
 
 
 def running_s(node: Node, known: Calibration) -> float:

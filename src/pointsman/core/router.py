@@ -12,7 +12,7 @@ from pointsman.core.admission.held import HeldQueue
 from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.candidates import eligible, exclusions, matches, shortlist
 from pointsman.core.cluster import Cluster
-from pointsman.core.cost import costs
+from pointsman.core.cost import add_held, costs
 from pointsman.core.decision import Ineligible
 from pointsman.core.errors import ANSWERS, Reason
 from pointsman.core.footprint import Footprints
@@ -73,8 +73,9 @@ class Router:
         seen = nodes
         if policy.prunes and not every_node:
             seen = shortlist(nodes, levels, self._cluster.placements)
-        ahead = min(self._held.ahead(request), ahead_max) / len(nodes)
-        rows = self._rows(seen, request, demand, levels, held_ahead=ahead, now_s=now_s)
+        rows = self._rows(seen, request, demand, levels, now_s=now_s)
+        if ahead := min(self._held.ahead(request), ahead_max):
+            add_held(rows, ahead * len(rows) / len(nodes))
         if not levels:
             return Route(demand, rows, len(nodes), policy.choose(request, rows, rng))
         mask, tokens = levels[0]
@@ -93,7 +94,6 @@ class Router:
         demand: Demand,
         levels: Levels,
         *,
-        held_ahead: float,
         now_s: float,
     ) -> list[Row]:
         """A row for each of `nodes`: what the request would cost there."""
@@ -113,7 +113,6 @@ class Router:
                 footprint=footprints.of(node, request.prompt, demand),
                 held=held,
                 restorable=restorable,
-                held_ahead=held_ahead,
             )
             rows.append(row)
         return rows
