@@ -6,32 +6,41 @@ import json
 import signal
 import socket
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from pointsman.cli import bench_session
 from pointsman.cli.bench import bench, compare
 from pointsman.cli.sources import read_trace_file
 from pointsman.report import plots
 from pointsman.traffic.source import Source, stream
 from tests.loadgen.rude_server import GOOD, RudeServer, answers, hangs, rude_server, streams
+from tests.support.processes import run_inside
 
-COMMAND = "from pointsman.cli.bench import bench; bench()"
 MODELS = answers("200 OK", "application/json", b'{"data":[{"id":"m1"},{"id":"m2"}]}')
 BEFORE = answers("200 OK", "application/json", b'{"policy":"before","policies":[]}')
 TRACE_ROW = '{"t_ms":%d,"input_tokens":40,"output_tokens":3,"hash_ids":[1,2],"block_tokens":16}\n'
 
 
-async def run_bench(*arguments: str, interrupt: RudeServer | None = None) -> tuple[int, str, str]:
-    """The command in a process of its own, as a user runs it: (exit code, stdout, stderr)."""
+async def run_bench(*arguments: str) -> tuple[int | None, str, str]:
+    """The command in a thread, where no signal can be handled: (exit code, stdout, stderr)."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(bench_session, "on_signals", lambda _: nullcontext())
+        ended = await run_inside("bench", *arguments)
+    return ended.code, ended.out, ended.err
+
+
+async def interrupted_bench(server: RudeServer, *arguments: str) -> tuple[int, str, str]:
+    """The command in a process of its own, interrupted once two requests are there."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", COMMAND, *arguments,
+        sys.executable, "-m", "pointsman", "bench", server.url, *arguments,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    if interrupt is not None:
-        await interrupt.received(2)
-        process.send_signal(signal.SIGINT)
+    await server.received(2)
+    process.send_signal(signal.SIGINT)
     out, err = await process.communicate()
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
@@ -172,8 +181,8 @@ async def test_runs_of_two_commands_share_no_prompt() -> None:
 
 async def test_interrupt_stops_and_still_reports() -> None:
     async with rude_server(streams(GOOD), hangs) as server:
-        code, out, _ = await run_bench(
-            server.url, "--requests", "9", "--concurrency", "1", "--model", "m", interrupt=server
+        code, out, _ = await interrupted_bench(
+            server, "--requests", "9", "--concurrency", "1", "--model", "m"
         )
     assert code == 1
     assert "1 of 2 requests" in out
@@ -182,8 +191,8 @@ async def test_interrupt_stops_and_still_reports() -> None:
 
 async def test_interrupt_before_any_answer_says_so_instead_of_a_table() -> None:
     async with rude_server(hangs) as server:
-        code, out, _ = await run_bench(
-            server.url, "--requests", "9", "--concurrency", "2", "--model", "m", interrupt=server
+        code, out, _ = await interrupted_bench(
+            server, "--requests", "9", "--concurrency", "2", "--model", "m"
         )
     assert code == 1
     assert "before any answer was whole: of 2 requests on their way 0 had a first token" in out

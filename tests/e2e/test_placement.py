@@ -5,13 +5,14 @@ from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
+import msgspec
 import pytest
 
-from pointsman.core.health_limits import TRIAL_AFTER_S
+from pointsman.cli.config import Health
 from pointsman.core.policies import catalog
 from pointsman.engines.compute_model import chain_hashes, root_hash
 from pointsman.engines.simulated.tokenizer import WORDS, Turn, render_chat
-from tests.support.cluster import Answer, Cluster, running_cluster
+from tests.support.cluster import Answer, Cluster, cluster_config, running_cluster
 
 BY_LOT = ("random", "power_of_two", "consistent_hash")  # a hash of the prompt is one, too
 DETERMINISTIC = [name for name in catalog.names() if name not in BY_LOT]
@@ -59,7 +60,8 @@ async def learn_speeds(cluster: Cluster) -> None:
 
 
 async def test_an_engine_that_was_slow_for_a_while_gets_its_share_again() -> None:
-    async with running_cluster(2, speed=5) as cluster:
+    config = msgspec.structs.replace(cluster_config(()), health=Health(trial_after_s=0.5))
+    async with running_cluster(2, config=config, speed=5) as cluster:
         for number in range(40):
             await cluster.complete(f"warm-up {number}")
         await cluster.simulate(cluster.engines[1], slow=4)
@@ -68,8 +70,8 @@ async def test_an_engine_that_was_slow_for_a_while_gets_its_share_again() -> Non
             await cluster.complete(f"while it is slow {number}")
         await cluster.admin_json("POST", "/nodes/engine-1/undrain")
         await cluster.simulate(cluster.engines[1], reset=True)
-        for _ in range(8):  # a trial on a busy machine may look slow once more
-            await asyncio.sleep(TRIAL_AFTER_S)
+        for _ in range(40):  # a trial on a busy machine may look slow once more
+            await asyncio.sleep(0.5)
             nodes = [(await cluster.complete(f"afterwards {n}")).node for n in range(60)]
             if nodes.count("engine-2") > 15:
                 return
