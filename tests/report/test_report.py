@@ -211,6 +211,21 @@ def test_page_is_self_contained(records: tuple[RequestRecord, ...], runs: int) -
 
 
 @needs_matplotlib
+@needs_matplotlib
+def test_more_runs_than_colours_are_told_apart_by_their_dashes() -> None:
+    page = render_page([run(f"run {number}") for number in range(10)])
+    assert "<h1>9 others against run 0</h1>" in page
+    assert '<i style="color: var(--series-1)"></i>run 1' in page
+    assert '<i class="dashed" style="color: var(--series-1)"></i>run 9' in page
+    assert page.count("stroke-dasharray") >= 2 * 2  # of two runs in two plots
+
+
+@needs_matplotlib
+def test_few_runs_are_named_in_the_heading() -> None:
+    page = render_page([run("base"), run("new"), run("newer")])
+    assert "<h1>new, newer against base</h1>" in page
+
+
 def test_many_nodes_share_the_last_colour() -> None:
     records = tuple(ok(place, ttft_s=0.1, node=f"${place:02}$") for place in range(20))
     page = render_page([run(records=records)])

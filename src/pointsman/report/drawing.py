@@ -23,6 +23,11 @@ INK, GRID = "#010101", "#020202"
 SERIES = tuple(f"#0300{number:02x}" for number in range(SERIES_MAX))
 
 
+def line_of(place: int) -> tuple[str, str]:
+    """Colour and style of the line of a place; when the colours are used up they come dashed."""
+    return SERIES[place % SERIES_MAX], "-" if place < SERIES_MAX else "--"
+
+
 class Drawing:
     """A figure of the page's width with placeholder colours; `svg` gives it as inline SVG.
 

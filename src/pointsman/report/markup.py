@@ -29,18 +29,20 @@ def document(title: str, body: str, footer: str) -> str:
 def figure(
     title: str, caption: str, svg: str, series: Sequence[str] = (), *, wide: bool = False
 ) -> str:
-    """A plot with its title and, for several `series`, a legend in the order of their colours."""
-    legend = "".join(
-        f'<span><i style="background: var(--series-{min(place, SERIES_MAX - 1)})"></i>'
-        f"{escape(name)}</span>"
-        for place, name in enumerate(series)
-        if name
-    )
+    """A plot with its title and, for several `series`, a legend in the order of their colours; when
+    those are used up they come again, dashed."""
+    legend = "".join(_key(place, name) for place, name in enumerate(series) if name)
     mark = ' class="wide"' if wide else ""
     return (
         f"<figure{mark}><figcaption><h3>{escape(title)}</h3><p>{escape(caption)}</p>"
         f'<div class="legend">{legend}</div></figcaption>{svg}</figure>'
     )
+
+
+def _key(place: int, name: str) -> str:
+    dashed = ' class="dashed"' if place >= SERIES_MAX else ""
+    colour = f"color: var(--series-{place % SERIES_MAX})"
+    return f'<span><i{dashed} style="{colour}"></i>{escape(name)}</span>'
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -22,6 +22,7 @@ from pointsman.report.run import LoadMode, Run, differences
 from pointsman.report.summary import Quantiles, Summary
 
 _TONES = {1: "good", -1: "bad", 0: "quiet"}
+_NAMED_MAX = 3  # runs in a heading; of more it says how many
 
 
 def render_page(runs: Sequence[Run]) -> str:
@@ -31,7 +32,7 @@ def render_page(runs: Sequence[Run]) -> str:
     """
     plots.require_matplotlib()
     assert runs, "a page needs a run"
-    title = runs[0].label if len(runs) == 1 else " / ".join(run.label for run in runs)
+    title = runs[0].label if len(runs) == 1 else _contest([run.label for run in runs])
     body = [] if len(runs) == 1 else [_comparison(runs)]
     body += [_run(run, place, alone=len(runs) == 1) for place, run in enumerate(runs)]
     return document(
@@ -44,10 +45,9 @@ def render_page(runs: Sequence[Run]) -> str:
 
 def _comparison(runs: Sequence[Run]) -> str:
     labels = [run.label for run in runs]
-    against = ", ".join(labels[1:])
     return "".join(
         (
-            f"<h1>{escape(against)} against {escape(labels[0])}</h1>",
+            f"<h1>{escape(_contest(labels))}</h1>",
             f'<p class="sub">{escape(_workload_line(runs[0]))}</p>',
             *(f'<p class="note bad">{escape(note)}</p>' for note in differences(runs)),
             _comparison_table(runs),
@@ -67,6 +67,12 @@ def _comparison(runs: Sequence[Run]) -> str:
             "</div>",
         )
     )
+
+
+def _contest(labels: Sequence[str]) -> str:
+    base, *others = labels
+    named = ", ".join(others) if len(others) <= _NAMED_MAX else f"{len(others)} others"
+    return f"{named} against {base}"
 
 
 def _comparison_table(runs: Sequence[Run]) -> str:

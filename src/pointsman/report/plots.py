@@ -10,6 +10,7 @@ from pointsman.report.drawing import (
     SERIES,
     SERIES_MAX,
     Drawing,
+    line_of,
     logarithmic,
     seconds_axis,
     short_label,
@@ -52,7 +53,8 @@ def cdf(runs: Sequence[Run], *, field: str, name: str) -> str:
             )
             everything += values
             xs, ys = steps(values)
-            axes.plot(xs, ys, color=SERIES[place % SERIES_MAX], linewidth=1.8)
+            ink, style = line_of(place)
+            axes.plot(xs, ys, style, color=ink, linewidth=1.8)
         everything.sort()
         axes.set_ylim(0, 1.01)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")

@@ -12,6 +12,7 @@ from pointsman.report.drawing import (
     SERIES,
     SERIES_MAX,
     Drawing,
+    line_of,
     logarithmic,
     seconds_axis,
     short_label,
@@ -114,10 +115,12 @@ def attainment(scenario: ScenarioReport, policies: Sequence[str], *, name: str) 
     with Drawing(name, width_in=13.2) as drawing:
         axes = drawing.axes
         for sweep in scenario.sweeps:
+            ink, style = line_of(policies.index(sweep.policy))
             axes.plot(
                 [point.rate_rps for point in sweep.tried],
                 [point.slo_attainment for point in sweep.tried],
-                color=colour(policies, sweep.policy),
+                style,
+                color=ink,
                 marker="o",
                 markersize=3.5,
                 linewidth=1.4,
