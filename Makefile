@@ -21,7 +21,7 @@ VALUES := $(wildcard src/pointsman/core/*.py src/pointsman/core/*/*.py)
 CORE_TESTS := $(wildcard tests/core tests/twins)
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED) $(COMPILED)  ## install into .venv and compile (again after changes)
 

@@ -44,6 +44,12 @@ def test_a_port_in_use_is_told_with_exit_code_2() -> None:
             assert f"{port} on 127.0.0.1 is in use" in result.stderr
 
 
+def test_an_address_that_is_not_here_is_told_in_words() -> None:
+    result = CliRunner().invoke(command, ["--port", "0", "--host", "192.0.2.1"])
+    assert result.exit_code == 2
+    assert "port 0 of 192.0.2.1: Cannot assign requested address; choose" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -35,7 +35,8 @@ def check_outputs(json_file: str | None, html_file: Path | None) -> None:
             path.parent.mkdir(exist_ok=True)
         if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
             raise click.UsageError(
-                f"{path}: {path.parent} is no folder that can be written to. Remedy: make it."
+                f"{path}: {path.parent} is no folder that can be written to. Remedy: make it, or "
+                "name another."
             )
 
 

@@ -184,4 +184,6 @@ def _publisher(options: EngineOptions, port: int, at: int, replay_at: int) -> Ev
 def _port_error(error: OSError | zmq.ZMQError, what: str, host: str, port: int) -> Exception:
     if error.errno == errno.EADDRINUSE:
         return PortInUseError(f"{what} {port} on {host} is in use")
-    return PortInUseError(f"cannot listen on {what} {port} of {host}: {error}")
+    known = error.errno or 0
+    cause = zmq.strerror(known) if known > 0 else "no such host"  # resolvers count below zero
+    return PortInUseError(f"cannot listen on {what} {port} of {host}: {cause}")
