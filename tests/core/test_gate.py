@@ -353,6 +353,20 @@ def test_models_that_nobody_serves_do_not_push_out_what_is_known_of_others() -> 
     assert sum(rate.per_s(0.0) for rate in rates) == 6 / 5
 
 
+def test_parts_are_bounded_and_what_is_beyond_goes_by_its_model() -> None:
+    driver = fleet("b")
+    labels = tuple((f"label-{n}", "yes") for n in range(PARTS_MAX + 10))
+    driver.join("a", labels=labels)
+    driver.describe("a")
+    loads = driver.scheduler._admission.loads
+    nodes = [loads.part(request("r", labels=(label,))).nodes for label in labels]
+    assert nodes == [1] * PARTS_MAX + [2] * 10
+    assert len(loads._parts) == PARTS_MAX + 1
+    arrive(driver, "r", labels=labels[-1:])
+    assert loads.part(request("s")).all.inflight == 1
+    driver.scheduler.check()
+
+
 def test_models_that_nobody_serves_take_no_memory() -> None:
     driver = fleet("a")
     for number in range(PARTS_MAX + 10):

@@ -16,15 +16,13 @@ by a few per cent of noise, and following the noise would leave one of them idle
 tell 2 ms apart, and a machine that is busy otherwise adds as much to any answer."""
 
 
-def pick(
-    rows: Sequence[Row], *, why: str, band_ratio: float = 0.0, band_s: float = 0.0
-) -> Choice | Hold:
-    """The best row that fits. Holds when none does: every candidate's KV blocks are leased, or it
-    runs as many requests as it can."""
+def pick(rows: Sequence[Row], *, why: str, band: float = 0.0) -> Choice | Hold:
+    """The best row that fits; scores within `band` of it are equal. Holds when none does: every
+    candidate's KV blocks are leased, or it runs as many requests as it can."""
     fitting = [row for row in rows if row.fits]
     if not fitting:
         return Hold(NO_ROOM)
-    return _least(fitting, why=why, band_ratio=band_ratio, band_s=band_s)
+    return _least(fitting, why=why, band_ratio=0.0, band=band)
 
 
 def pick_in_order(
@@ -44,17 +42,17 @@ def pick_cheapest(rows: Sequence[Row], *, why: str, weight: float = 1.0) -> Choi
     """The best row in seconds, fitting or not: holds when waiting for room on a full node is
     cheaper than any node that has some. Scores must contain `room_wait_s`, a second of which counts
     `weight` at least."""
-    choice = _least(rows, why=why, band_ratio=TIE_BAND_RATIO, band_s=weight * TIE_BAND_S)
+    choice = _least(rows, why=why, band_ratio=TIE_BAND_RATIO, band=weight * TIE_BAND_S)
     if choice.row.fits:
         return choice
     return Hold(f"room: waiting for {choice.row.node} is cheapest")
 
 
-def _least(rows: Sequence[Row], *, why: str, band_ratio: float, band_s: float) -> Choice:
+def _least(rows: Sequence[Row], *, why: str, band_ratio: float, band: float) -> Choice:
     least = inf
     for row in rows:
         least = row.score if row.score < least else least
-    bound = least * (1 + band_ratio) + band_s
+    bound = least * (1 + band_ratio) + band
     ties = [row for row in rows if row.score <= bound]
     return Choice(_waiting_longest(ties), len(ties), why)
 

@@ -40,7 +40,7 @@ class WeightedScore(Stateless):
     def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
         for row in rows:
             row.score = _score(row)
-        return pick(rows, why="best of cache gain, load, health and SLO", band_s=TIE_BAND)
+        return pick(rows, why="best of cache gain, load, health and SLO", band=TIE_BAND)
 
 
 def _score(row: Row) -> float:

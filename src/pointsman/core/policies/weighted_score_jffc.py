@@ -39,11 +39,11 @@ class WeightedScoreJffc(Stateless):
             row.score = _score(row)
         deepest = _deepest_open(rows)
         if not deepest:
-            return pick(rows, why="best of cache, load and health", band_s=TIE_BAND)
+            return pick(rows, why="best of cache, load and health", band=TIE_BAND)
         for row in rows:
             if row.hit_tokens == deepest and _is_open(row):
                 row.score -= 1.0  # more than all weights together
-        return pick(rows, why="fast-forward to the holder of the cache", band_s=TIE_BAND)
+        return pick(rows, why="fast-forward to the holder of the cache", band=TIE_BAND)
 
 
 def _score(row: Row) -> float:
