@@ -21,6 +21,7 @@ from pointsman.core.events import (
 from pointsman.core.health import Cause, Health
 from pointsman.core.health_limits import (
     OVERDUE_MIN_S,
+    POISON_PROMPTS_MAX,
     POISON_S,
     QUEUE_GROWTHS_MAX,
     SLOW_SAMPLES,
@@ -152,6 +153,13 @@ def test_a_prompt_that_has_failed_on_two_nodes_counts_nowhere_when_it_is_sent_ag
     request_id = ward.place("a")
     ward.fail(request_id, FailureKind.ERROR)
     assert ward.view("a").failures == 1, "that is a while ago"
+
+
+def test_prompts_that_failed_are_remembered_up_to_a_bound() -> None:
+    ward = Ward("a", "b", request_failures_max=10_000)
+    for number in range(POISON_PROMPTS_MAX + 20):
+        ward.fail(ward.place("a", f"prompt {number}"), FailureKind.ERROR)
+    assert len(ward.scheduler._judge._failed) == POISON_PROMPTS_MAX
 
 
 def test_a_prompt_that_is_answered_elsewhere_is_no_poison() -> None:
@@ -390,6 +398,16 @@ def test_who_waits_behind_a_long_prefill_is_not_overdue() -> None:
         ward.answer("b", 0.05)
         ward.advance(1.0)
     assert ward.health("a") is Health.READY
+
+
+def test_at_most_half_of_the_nodes_are_found_overdue() -> None:
+    ward = Ward("a", "b", "c", "d")
+    for name in "abc":
+        ward.place(name)
+    for _ in range(6):
+        ward.answer("d", 0.05)
+        ward.advance(1.0)
+    assert [ward.health(name) for name in "abcd"].count(Health.READY) == 2
 
 
 def test_a_hang_of_the_whole_cluster_takes_nobody_out() -> None:
