@@ -8,9 +8,9 @@ from pointsman.engines.compute_model import (
     CacheCleared,
     ComputeModel,
     Job,
-    Outcome,
     Profile,
     Removed,
+    StepOutcome,
     Stored,
     chain_hashes,
     root_hash,
@@ -43,7 +43,7 @@ def model(**changes: object) -> ComputeModel:
     return ComputeModel(msgspec.structs.replace(TINY, **changes))
 
 
-def step(engine: ComputeModel) -> Outcome:
+def step(engine: ComputeModel) -> StepOutcome:
     assert engine.plan() is not None
     engine.check()
     outcome = engine.complete()
@@ -51,7 +51,7 @@ def step(engine: ComputeModel) -> Outcome:
     return outcome
 
 
-def drain(engine: ComputeModel) -> list[Outcome]:
+def drain(engine: ComputeModel) -> list[StepOutcome]:
     outcomes = []
     while engine.plan() is not None:
         outcomes.append(engine.complete())

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pointsman.engines.compute_model import Job, Profile, Sequence
+from pointsman.engines.compute_model import EngineSequence, Job, Profile
 from pointsman.engines.simulated.driver import LAG_S_MAX, STEPS_PER_WAKE_MAX, EngineDriver
 from pointsman.engines.simulated.metrics import EngineStats
 
@@ -47,12 +47,12 @@ class Recorder:
         self.tokens_at_s: list[float] = []
         self.ended = ""
 
-    def token(self, sequence: Sequence) -> None:
+    def token(self, sequence: EngineSequence) -> None:
         new = sequence.generated - len(self.tokens_at_s)
         assert new > 0
         self.tokens_at_s += [self._loop.time() - 1000.0] * new
 
-    def finished(self, sequence: Sequence) -> None:
+    def finished(self, sequence: EngineSequence) -> None:
         self.ended = "finished"
 
     def cut(self) -> None:

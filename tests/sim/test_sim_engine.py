@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pointsman.engines.compute_model import ComputeModel, Job, Outcome, Profile, Removed, Stored
+from pointsman.engines.compute_model import ComputeModel, Job, Profile, Removed, StepOutcome, Stored
 from pointsman.sim.clock import Clock, Timer
 from pointsman.sim.engine import Engine
 from tests.support.profiles import CRAMPED
@@ -16,7 +16,7 @@ class StepByStep:
     """The slow twin: one event a step, no stretches."""
 
     def __init__(
-        self, clock: Clock, profile: Profile, on_outcome: Callable[[Outcome], None]
+        self, clock: Clock, profile: Profile, on_outcome: Callable[[StepOutcome], None]
     ) -> None:
         self.model = ComputeModel(profile)
         self._clock = clock
@@ -70,7 +70,7 @@ class Seen:
         self.outcomes = 0
         self._clock = clock
 
-    def __call__(self, outcome: Outcome) -> None:
+    def __call__(self, outcome: StepOutcome) -> None:
         self.outcomes += 1
         for sequence in outcome.advanced:
             if sequence.generated == 1:

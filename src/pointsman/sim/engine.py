@@ -7,7 +7,7 @@ are those of single steps.
 
 from collections.abc import Callable
 
-from pointsman.engines.compute_model import ComputeModel, Job, Outcome, Profile, Stretch
+from pointsman.engines.compute_model import ComputeModel, Job, Profile, StepOutcome, Stretch
 from pointsman.sim.clock import Clock, Timer
 
 
@@ -19,7 +19,7 @@ class Engine:
         self,
         clock: Clock,
         profile: Profile,
-        on_outcome: Callable[[Outcome], None],
+        on_outcome: Callable[[StepOutcome], None],
         *,
         slowdown: float,
     ) -> None:

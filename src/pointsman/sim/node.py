@@ -16,13 +16,13 @@ from pointsman.core.scheme import Scheme, Unit
 from pointsman.engines.compute_model import (
     PROFILES,
     CacheEvent,
+    EngineSequence,
     Job,
-    Outcome,
     Profile,
     Removed,
+    StepOutcome,
     Stored,
 )
-from pointsman.engines.compute_model import Sequence as EngineSequence
 from pointsman.sim.clock import Clock
 from pointsman.sim.engine import Engine
 from pointsman.sim.prompts import MODEL
@@ -194,7 +194,7 @@ class SimulatedNode:
         step_s += profile.kv_token_s * sum(s.target for s in self.engine.model.sequences())
         return (prefill_s + step_s * max(left)) * self.slowdown
 
-    def _completed(self, outcome: Outcome) -> None:
+    def _completed(self, outcome: StepOutcome) -> None:
         if outcome.events and self.on_changes:
             changes = [_change(event) for event in outcome.events]
             for on_changes in self.on_changes:

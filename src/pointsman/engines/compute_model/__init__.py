@@ -8,8 +8,8 @@ Reading order: `batch` (the engine: admission, steps, preemption), `steps` (what
 brings), `blocks` (the paged KV cache with its prefix cache), `profiles` (what a GPU and a model
 cost in seconds), `jobs` (the values).
 
-Ownership: `ComputeModel` owns every block and every sequence; a driver holds `Sequence` handles
-only to read them. Must not import anything of pointsman outside this package.
+Ownership: `ComputeModel` owns every block and every sequence; a driver holds `EngineSequence`s only
+to read them. Must not import anything of pointsman outside this package.
 """
 
 from pointsman.engines.compute_model.batch import ComputeModel
@@ -17,15 +17,15 @@ from pointsman.engines.compute_model.blocks import BlockPool
 from pointsman.engines.compute_model.jobs import (
     CacheCleared,
     CacheEvent,
+    EngineSequence,
     Job,
     Removed,
-    Sequence,
     Stored,
     chain_hashes,
     root_hash,
 )
 from pointsman.engines.compute_model.profiles import PROFILE_DEFAULT, PROFILES, Profile
-from pointsman.engines.compute_model.steps import Outcome, Step, Stretch
+from pointsman.engines.compute_model.steps import Step, StepOutcome, Stretch
 
 __all__ = [
     "PROFILES",
@@ -34,12 +34,12 @@ __all__ = [
     "CacheCleared",
     "CacheEvent",
     "ComputeModel",
+    "EngineSequence",
     "Job",
-    "Outcome",
     "Profile",
     "Removed",
-    "Sequence",
     "Step",
+    "StepOutcome",
     "Stored",
     "Stretch",
     "chain_hashes",

@@ -18,9 +18,9 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from pointsman.engines.compute_model.blocks import BlockPool
-from pointsman.engines.compute_model.jobs import Job, Sequence, Stored
+from pointsman.engines.compute_model.jobs import EngineSequence, Job, Stored
 from pointsman.engines.compute_model.profiles import Profile
-from pointsman.engines.compute_model.steps import Outcome, Step, Stretch
+from pointsman.engines.compute_model.steps import Step, StepOutcome, Stretch
 
 
 class ComputeModel:
@@ -32,17 +32,18 @@ class ComputeModel:
         self.prefix_queries_tokens = 0
         self.prefix_hits_tokens = 0
         self.preemptions = 0
-        self._sequences: dict[str, Sequence] = {}
-        self._running: list[Sequence] = []  # sorted by key
-        self._waiting: list[Sequence] = []  # sorted by key
+        self._sequences: dict[str, EngineSequence] = {}
+        self._running: list[EngineSequence] = []  # sorted by key
+        self._waiting: list[EngineSequence] = []  # sorted by key
         self._arrivals = 0
         self._step: Step | None = None
-        self._sampling: list[Sequence] = []  # get a token when the step completes
-        self._admitted: list[Sequence] = []
-        self._preempted: list[Sequence] = []
-        self._refused: tuple[Sequence, int] | None = None  # head of the queue, free blocks then
+        self._sampling: list[EngineSequence] = []  # get a token when the step completes
+        self._admitted: list[EngineSequence] = []
+        self._preempted: list[EngineSequence] = []
+        # The head of the queue that found no room, and the free blocks then.
+        self._refused: tuple[EngineSequence, int] | None = None
 
-    def add(self, job: Job) -> Sequence:
+    def add(self, job: Job) -> EngineSequence:
         """Queue a job. Raises ValueError when it could never run or its id is in use."""
         if job.prompt_tokens < 1 or job.output_tokens < 1:
             raise ValueError(f"job {job.id}: needs at least one prompt and one output token")
@@ -50,7 +51,7 @@ class ComputeModel:
             raise ValueError(f"job {job.id}: longer than {self.profile.context_tokens} tokens")
         if job.id in self._sequences:
             raise ValueError(f"job {job.id} is already here")
-        sequence = Sequence(job, self._arrivals)
+        sequence = EngineSequence(job, self._arrivals)
         self._arrivals += 1
         self._sequences[job.id] = sequence
         insort(self._waiting, sequence, key=_key)
@@ -92,12 +93,12 @@ class ComputeModel:
         self._step = Step(duration_s, prefill_tokens, decodes, kv_tokens)
         return self._step
 
-    def complete(self) -> Outcome:
+    def complete(self) -> StepOutcome:
         """Let the planned step take effect."""
         step = self._step
         assert step is not None, "no step is planned"
-        advanced: list[Sequence] = []
-        finished: list[Sequence] = []
+        advanced: list[EngineSequence] = []
+        finished: list[EngineSequence] = []
         for sequence in self._sampling:
             if not sequence.alive:  # aborted meanwhile
                 continue
@@ -109,7 +110,7 @@ class ComputeModel:
         for sequence in finished:
             _remove(self._running, sequence)
             self._retire(sequence)
-        outcome = Outcome(
+        outcome = StepOutcome(
             step, advanced, finished, self._admitted, self._preempted, self.pool.events
         )
         self._step = None
@@ -129,13 +130,13 @@ class ComputeModel:
         first_s = fixed_s + profile.kv_token_s * (kv_tokens + batch)
         return Stretch(steps, first_s, profile.kv_token_s * batch)
 
-    def advance(self, stretch: Stretch, steps: int) -> Outcome:
+    def advance(self, stretch: Stretch, steps: int) -> StepOutcome:
         """Let the first `steps` of the stretch that was foreseen take effect, all at once: what
         is left is as if each had been planned and completed."""
         assert 0 < steps <= stretch.steps, (steps, stretch)
         running, size = self._running, self.profile.block_size
         grown = kv_tokens = 0
-        finished: list[Sequence] = []
+        finished: list[EngineSequence] = []
         for sequence in running:
             sequence.computed += steps
             sequence.target += steps
@@ -153,9 +154,9 @@ class ComputeModel:
             self._retire(sequence)
         events, self.pool.events = self.pool.events, []
         step = Step(stretch.duration_s(steps), 0, steps * len(advanced), kv_tokens)
-        return Outcome(step, advanced, finished, [], [], events)
+        return StepOutcome(step, advanced, finished, [], [], events)
 
-    def sequences(self) -> Iterable[Sequence]:
+    def sequences(self) -> Iterable[EngineSequence]:
         """All that run or wait, in order of arrival."""
         return self._sequences.values()
 
@@ -224,11 +225,11 @@ class ComputeModel:
         head, free = self._refused
         return head is self._waiting[0] and self.pool.free <= free
 
-    def _plan_decodes(self) -> tuple[int, int, list[Sequence]]:
+    def _plan_decodes(self) -> tuple[int, int, list[EngineSequence]]:
         """A token for each sequence that lacks just one; gives their number, KV and the others."""
         size = self.profile.block_size
         sampling = self._sampling
-        prefilling: list[Sequence] = []
+        prefilling: list[EngineSequence] = []
         kv_tokens = 0
         # Victims come off this list's end, behind the one being looked at, or are that one.
         for sequence in self._running:
@@ -246,7 +247,7 @@ class ComputeModel:
                 self._publish(sequence, sequence.blocks - 1, sequence.blocks)
         return len(sampling), kv_tokens, prefilling
 
-    def _plan_prefills(self, prefilling: list[Sequence], budget: int) -> tuple[int, int]:
+    def _plan_prefills(self, prefilling: list[EngineSequence], budget: int) -> tuple[int, int]:
         tokens = attention = 0
         for sequence in prefilling:
             if budget == tokens:
@@ -276,7 +277,7 @@ class ComputeModel:
             attention += chunk * (2 * sequence.computed - chunk)
         return tokens, attention
 
-    def _fits(self, sequence: Sequence) -> bool:
+    def _fits(self, sequence: EngineSequence) -> bool:
         """Take the sequence's cached prefix if the rest of its prompt fits; else take nothing."""
         pool, size = self.pool, self.profile.block_size
         if self._refused is not None:
@@ -302,7 +303,7 @@ class ComputeModel:
             self.prefix_hits_tokens += sequence.computed
         return True
 
-    def _prefill(self, sequence: Sequence, budget: int) -> int:
+    def _prefill(self, sequence: EngineSequence, budget: int) -> int:
         """Plan the sequence's next chunk; 0 when it gets no block in this step."""
         size = self.profile.block_size
         start = sequence.computed
@@ -316,7 +317,7 @@ class ComputeModel:
             self._sampling.append(sequence)
         return end - start
 
-    def _grow(self, sequence: Sequence, blocks: int) -> bool:
+    def _grow(self, sequence: EngineSequence, blocks: int) -> bool:
         """Get blocks, preempting from the end of the order. False: the sequence itself was it.
 
         A decode that is part of this step already is no victim: a prefill behind it waits instead.
@@ -332,7 +333,7 @@ class ComputeModel:
         sequence.blocks += blocks
         return True
 
-    def _preempt(self, victim: Sequence) -> None:
+    def _preempt(self, victim: EngineSequence) -> None:
         del self._running[-1]
         self._free(victim)
         victim.computed = 0
@@ -342,30 +343,30 @@ class ComputeModel:
         self._preempted.append(victim)
         insort(self._waiting, victim, key=_key)
 
-    def _publish(self, sequence: Sequence, first: int, last: int) -> None:
+    def _publish(self, sequence: EngineSequence, first: int, last: int) -> None:
         """Make the full blocks [first, last) of a sequence reusable."""
         job, pool = sequence.job, self.pool
         last = min(last, len(job.hashes))
         for start, end in pool.publish(job.hashes, first, last, sequence.named):
             pool.events.append(Stored(job, start, end - start))
 
-    def _retire(self, sequence: Sequence) -> None:
+    def _retire(self, sequence: EngineSequence) -> None:
         del self._sequences[sequence.job.id]
         self._free(sequence)
         sequence.running = False
         sequence.alive = False
 
-    def _free(self, sequence: Sequence) -> None:
+    def _free(self, sequence: EngineSequence) -> None:
         self.pool.release(sequence.named, sequence.anonymous)
         sequence.named = []
         sequence.blocks = 0
 
 
-def _key(sequence: Sequence) -> tuple[int, int]:
+def _key(sequence: EngineSequence) -> tuple[int, int]:
     return sequence.key
 
 
-def _remove(queue: list[Sequence], sequence: Sequence) -> None:
+def _remove(queue: list[EngineSequence], sequence: EngineSequence) -> None:
     index = bisect_left(queue, sequence.key, key=_key)
     assert queue[index] is sequence, f"sequence {sequence.job.id} is not where its key says"
     del queue[index]

@@ -1,6 +1,6 @@
 """The values the compute model takes and gives: jobs, sequences, cache events, block hashes."""
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 
 import msgspec
 import xxhash
@@ -18,14 +18,14 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     id: str
     prompt_tokens: int
     output_tokens: int
-    hashes: Seq[int] = ()
+    hashes: Sequence[int] = ()
     priority: int = 0
-    tokens: Seq[int] = ()
+    tokens: Sequence[int] = ()
     lora: str | None = None
     salt: str | None = None
 
 
-class Sequence:
+class EngineSequence:
     """A job inside the model. Drivers read it; only the model writes it.
 
     computed   tokens whose KV is resident

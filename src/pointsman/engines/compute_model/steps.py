@@ -4,7 +4,7 @@ from math import sqrt
 
 import msgspec
 
-from pointsman.engines.compute_model.jobs import CacheEvent, Sequence
+from pointsman.engines.compute_model.jobs import CacheEvent, EngineSequence
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):
@@ -42,7 +42,7 @@ class Stretch(msgspec.Struct, frozen=True, gc=False):
         return steps
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class StepOutcome(msgspec.Struct, frozen=True):
     """What a completed step brought.
 
     Each of `advanced` has one more token (its first where `generated` is 1); those of them that are
@@ -51,8 +51,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """
 
     step: Step
-    advanced: list[Sequence]
-    finished: list[Sequence]
-    admitted: list[Sequence]
-    preempted: list[Sequence]
+    advanced: list[EngineSequence]
+    finished: list[EngineSequence]
+    admitted: list[EngineSequence]
+    preempted: list[EngineSequence]
     events: list[CacheEvent]

@@ -4,7 +4,7 @@ from typing import Protocol
 
 import msgspec
 
-from pointsman.engines.compute_model import Job, Sequence
+from pointsman.engines.compute_model import EngineSequence, Job
 from pointsman.engines.simulated.tokenizer import Output
 
 SYSTEM_FINGERPRINT = "pointsman-simulated"
@@ -52,7 +52,7 @@ class Choice:
         self.output = output
         self.finish_reason = finish_reason
         self.job = job
-        self.sequence: Sequence | None = None
+        self.sequence: EngineSequence | None = None
         self.written = 0
 
     @property

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from pointsman.engines.compute_model import CacheEvent, ComputeModel, Job, Profile, Sequence
+from pointsman.engines.compute_model import CacheEvent, ComputeModel, EngineSequence, Job, Profile
 from pointsman.engines.simulated.metrics import EngineStats, RequestTimes
 
 # A wake-up completes at most this many steps and then lets the loop serve its sockets.
@@ -24,10 +24,10 @@ class Listener(Protocol):
 
     wants_tokens: bool
 
-    def token(self, sequence: Sequence) -> None:
+    def token(self, sequence: EngineSequence) -> None:
         """More tokens, one as a rule: `sequence.generated` in all. If `wants_tokens`."""
 
-    def finished(self, sequence: Sequence) -> None:
+    def finished(self, sequence: EngineSequence) -> None:
         """All tokens are out. Comes after the last `token`."""
 
     def cut(self) -> None:
@@ -69,15 +69,15 @@ class EngineDriver:
         self._due_s: float | None = None  # end of the planned step; None: no step is planned
         self._timer: asyncio.Handle | None = None
         # Of the wake-up in progress: who has new tokens, and who is done.
-        self._advanced: dict[Sequence, Listener] = {}
-        self._finished: list[tuple[Sequence, Listener]] = []
+        self._advanced: dict[EngineSequence, Listener] = {}
+        self._finished: list[tuple[EngineSequence, Listener]] = []
 
     @property
     def requests(self) -> int:
         """Sequences running and waiting."""
         return len(self._entries)
 
-    def submit(self, job: Job, listener: Listener) -> Sequence:
+    def submit(self, job: Job, listener: Listener) -> EngineSequence:
         """Queue a job. Raises ValueError as `ComputeModel.add` does."""
         sequence = self.model.add(job)
         self._entries[job.id] = _Entry(listener, RequestTimes(self._loop.time()))

@@ -17,8 +17,7 @@ import msgspec
 from aiohttp import HttpVersion11, web
 
 from pointsman.engines.adapters.address import RANK_HEADER
-from pointsman.engines.compute_model import Job
-from pointsman.engines.compute_model import Sequence as ComputedSequence
+from pointsman.engines.compute_model import EngineSequence, Job
 from pointsman.engines.simulated.answers import ApiError, Dialect, Script
 from pointsman.engines.simulated.author import Author
 from pointsman.engines.simulated.bodies import Ask
@@ -281,7 +280,7 @@ class SimulatedEngine:
         rank: Rank,
         jobs: list[Job],
         reasons: dict[str, str],
-    ) -> list[ComputedSequence]:
+    ) -> list[EngineSequence]:
         """Queue jobs and wait for all of them. Raises ApiError when the engine fails."""
         answer = WholeAnswer(
             len(jobs),

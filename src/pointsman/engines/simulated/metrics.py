@@ -5,11 +5,10 @@ them. Rendered by hand: a histogram costs one bisection per observation, in the 
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pointsman.engines.compute_model import ComputeModel, Outcome, Sequence
+from pointsman.engines.compute_model import ComputeModel, EngineSequence, StepOutcome
 
 _TTFT: tuple[float, ...] = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
@@ -98,13 +97,13 @@ class EngineStats:
         self.successes = {"stop": 0, "length": 0}
         self.rejections = 0
 
-    def step(self, outcome: Outcome) -> None:
+    def step(self, outcome: StepOutcome) -> None:
         """Count a step."""
         step = outcome.step
         self.generation_tokens += len(outcome.advanced)
         self.histograms["iteration_tokens_total"].observe(step.prefill_tokens + step.decode_tokens)
 
-    def token(self, times: RequestTimes, sequence: Sequence, now_s: float) -> None:
+    def token(self, times: RequestTimes, sequence: EngineSequence, now_s: float) -> None:
         """Count one token of a request, and with the first one its prompt."""
         if times.first_s is None:
             times.first_s = now_s
@@ -119,7 +118,7 @@ class EngineStats:
         """Count one answered choice."""
         self.successes[finish_reason] = self.successes.get(finish_reason, 0) + 1
 
-    def finished(self, times: RequestTimes, sequence: Sequence, now_s: float) -> None:
+    def finished(self, times: RequestTimes, sequence: EngineSequence, now_s: float) -> None:
         """Count a request whose last token is out."""
         job, cached = sequence.job, sequence.cached or 0
         first_s = now_s if times.first_s is None else times.first_s
@@ -148,9 +147,7 @@ class RankMetrics(NamedTuple):
     model: ComputeModel
 
 
-def render(
-    ranks: SequenceOf[RankMetrics], *, model_name: str, started_s: float, legacy: bool
-) -> str:
+def render(ranks: Sequence[RankMetrics], *, model_name: str, started_s: float, legacy: bool) -> str:
     """The Prometheus text. `legacy`: the names of vLLM before 0.10 beside the present ones."""
     page, name = _Page(), _escape(model_name)
     for number, (stats, model) in enumerate(ranks):

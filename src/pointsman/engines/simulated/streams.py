@@ -13,7 +13,7 @@ import struct
 import msgspec
 from aiohttp.abc import AbstractStreamWriter
 
-from pointsman.engines.compute_model import Sequence
+from pointsman.engines.compute_model import EngineSequence
 from pointsman.engines.simulated.answers import DEATH, Choice, Dialect
 from pointsman.engines.simulated.metrics import EngineStats
 
@@ -181,10 +181,10 @@ class StreamListener:
         self._stream = stream
         self._choice = choice
 
-    def token(self, sequence: Sequence) -> None:
+    def token(self, sequence: EngineSequence) -> None:
         self._stream.advance(self._choice, sequence.generated)
 
-    def finished(self, sequence: Sequence) -> None:
+    def finished(self, sequence: EngineSequence) -> None:
         del sequence
         self._stream.finish(self._choice)
 
@@ -219,13 +219,13 @@ class WholeAnswer:
         """False if the engine failed. Cancelled when the client goes away."""
         return await self._done
 
-    def token(self, sequence: Sequence) -> None:
+    def token(self, sequence: EngineSequence) -> None:
         if self._faults.cuts(sequence.generated):
             break_connection(self._transport, reset=self._faults.cut_reset)
         elif self._faults.fails(sequence.generated):
             self.fail()
 
-    def finished(self, sequence: Sequence) -> None:
+    def finished(self, sequence: EngineSequence) -> None:
         self._stats.success(self._finish_reasons.get(sequence.job.id, "stop"))
         self._unfinished -= 1
         cut = self._transport is None or self._transport.is_closing()
