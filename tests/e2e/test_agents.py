@@ -15,7 +15,7 @@ from pointsman.core.events import IndexTrust
 from pointsman.core.health import Health
 from pointsman.core.views import NodeView
 from pointsman.engines.simulated import RunningEngine
-from tests.support.agents import LossyLink, agent_options, running_agent
+from tests.support.agents import LossyWire, agent_options, running_agent
 from tests.support.cluster import Answer, Cluster, new_session, running_process
 from tests.support.engines import running_engine
 from tests.support.waiting import eventually
@@ -173,7 +173,7 @@ async def test_an_index_that_lost_changes_is_healed_within_two_heartbeats() -> N
     async with (
         running_engine(kv_events_port=0) as engine,
         gateway() as cluster,
-        LossyLink(cluster.process.agents_port).running() as link,
+        LossyWire(cluster.process.agents_port).running() as link,
         running_agent(agent_options(link.port, [engine.url])),
     ):
         await eventually(is_exact(cluster))

@@ -1,8 +1,10 @@
 """A server of raw bytes that misbehaves as told: one script per request, in order of arrival."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+
+from tests.support.upstreams import Engine, Served
 
 Script = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
@@ -68,15 +70,22 @@ async def drops(writer: asyncio.StreamWriter) -> None:
 
 
 class RudeServer:
-    def __init__(self, scripts: list[Script]) -> None:
-        self.scripts = scripts
+    """`requests` are what came, in order: first line, headers, body."""
+
+    def __init__(self, scripts: Sequence[Script]) -> None:
+        self._scripts = scripts
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
-        self.connections = 0
-        self.open = 0
         self.open_max = 0
-        self.url = ""
+        self.engine = Engine(self._serve)
         self._arrived = asyncio.Event()
-        self._handlers: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+
+    @property
+    def url(self) -> str:
+        return self.engine.url
+
+    @property
+    def connections(self) -> int:
+        return self.engine.connections
 
     async def received(self, requests: int) -> None:
         """Wait until so many requests have come."""
@@ -84,43 +93,20 @@ class RudeServer:
             self._arrived.clear()
             await self._arrived.wait()
 
-    async def close(self) -> None:
-        """Reset whoever is still connected and wait for the handlers."""
-        for writer in self._handlers.values():
-            writer.transport.abort()
-        await asyncio.gather(*self._handlers)
-
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._handlers[task] = writer
-        self.connections += 1
-        self.open += 1
-        self.open_max = max(self.open_max, self.open)
-        try:
-            while not writer.is_closing():
-                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-                first, *lines = head.split("\r\n")[:-2]
-                headers = dict(line.split(": ", 1) for line in lines)
-                body = await reader.readexactly(int(headers.get("content-length", "0")))
-                self.requests.append((first, headers, body))
-                self._arrived.set()
-                script = self.scripts[min(len(self.requests), len(self.scripts)) - 1]
-                await script(writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            self.open -= 1
-            writer.close()
+    async def _serve(self, served: Served) -> None:
+        self.open_max = max(self.open_max, self.engine.open)
+        first, *lines = served.head.decode("latin-1").split("\r\n")[:-2]
+        headers = dict(line.split(": ", 1) for line in lines)
+        self.requests.append((first, headers, served.body))
+        self._arrived.set()
+        await self._scripts[min(len(self.requests), len(self._scripts)) - 1](served.writer)
 
 
 @asynccontextmanager
 async def rude_server(*scripts: Script) -> AsyncIterator[RudeServer]:
-    rude = RudeServer(list(scripts))
-    server = await asyncio.start_server(rude.handle, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()[:2]
-    rude.url = f"http://{host}:{port}"
-    async with server:
+    rude = RudeServer(scripts)
+    await rude.engine.start()
+    try:
         yield rude
-        server.close()
-        await rude.close()
+    finally:
+        await rude.engine.stop()

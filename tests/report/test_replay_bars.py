@@ -224,3 +224,17 @@ def test_a_page_shows_the_course_with_the_trouble_shaded() -> None:
     assert "Waits · refusals and errors" in page
     assert "shaded from 4 s to 6 s" in page
     assert "queue_full" in page
+
+
+@pytest.mark.parametrize(
+    ("subset", "words"),
+    [
+        (Subset(), ""),
+        (Subset(priority="high", until_s=9.0), "priority high, until 9 s"),
+        (Subset(part="chat", tenant="a", length="long", window="busy"), "chat, a, long, busy"),
+        (Subset(nodes=("node-1",), from_s=0.0), "node-1, from 0 s"),
+        (Subset(nodes=("node-1", "node-2", "node-4"), from_s=2.5), "node-1 to node-4, from 2.5 s"),
+    ],
+)
+def test_a_subset_is_told_in_words(subset: Subset, words: str) -> None:
+    assert str(subset) == words

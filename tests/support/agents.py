@@ -63,7 +63,7 @@ async def running_agent(options: AgentOptions) -> AsyncIterator[Agent]:
             await running
 
 
-class LossyLink:
+class LossyWire:
     """A wire between agents and scheduler that loses heartbeats while told to."""
 
     def __init__(self, port: int) -> None:
@@ -74,7 +74,7 @@ class LossyLink:
         self._target = port
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator["LossyLink"]:
+    async def running(self) -> AsyncIterator["LossyWire"]:
         async with asyncio.TaskGroup() as tasks:
             server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
             self.port = server.sockets[0].getsockname()[1]
