@@ -4,7 +4,9 @@ import os
 import subprocess
 import sys
 import threading
+from errno import ENOSPC
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from click.testing import CliRunner
 from pointsman import __version__, code_form
 from pointsman.cli.explain import _INELIGIBLE
 from pointsman.cli.main import main
+from pointsman.cli.messages import say
 from pointsman.core.decision import Ineligible
 
 
@@ -191,3 +194,14 @@ def leave(*arguments: str) -> tuple[int, str]:
         env={**os.environ, "PYTHONWARNINGS": "error"},
     )
     return done.returncode, done.stderr
+
+
+def test_a_disk_that_is_full_of_messages_keeps_nothing_from_starting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Full(StringIO):
+        def flush(self) -> None:
+            raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    say("API    http://127.0.0.1:8080/v1")

@@ -4,6 +4,7 @@ import difflib
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 import click
@@ -12,8 +13,9 @@ from pointsman.telemetry.reader import MessageHandler
 
 
 def say(text: str) -> None:
-    """One line, or several."""
-    click.echo(text, err=True)
+    """One line, or several. A disk that is full of messages keeps no gateway from starting."""
+    with suppress(OSError):
+        click.echo(text, err=True)
 
 
 def fail(message: str, code: int = 2) -> NoReturn:
