@@ -191,13 +191,6 @@ async def test_the_host_is_the_engines_own() -> None:
         assert it.engine.served[0].header("host") == it.engine.url.removeprefix("http://")
 
 
-async def test_a_path_in_the_engines_url_prefixes_the_target() -> None:
-    async with rig(answer_ok) as it:
-        it.placer.urls[0] += "/engines/a/"
-        await it.ask(post("/v1/completions?x=1"))
-        assert it.engine.served[0].target == "/engines/a/v1/completions?x=1"
-
-
 # --- the client's side --------------------------------------------------------------------
 
 

@@ -27,7 +27,7 @@ def engine_head(
 ) -> bytes:
     """The request's head for a node: its own host, our framing, the client's other fields."""
     lines = [
-        b"%b %b%b HTTP/1.1\r\n" % (head.method, pool.base_path, head.target),
+        b"%b %b HTTP/1.1\r\n" % (head.method, head.target),
         pool.own_lines,
         *head.forward,
         b"x-request-id: %b\r\n" % request_id.encode(),

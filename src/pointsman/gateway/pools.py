@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable
 from typing import Final
 
@@ -23,7 +22,6 @@ class Pools(AllPools):
         super().__init__(idle_s=idle_s, idle_max=idle_max, engine_keys=engine_keys)
         self._nodes: dict[NodeId, NodePool] = {}
         self._dials: dict[asyncio.Task[None], None] = {}
-        self._tls: ssl.SSLContext | None = None
 
     def node(self, node_id: NodeId, url: str) -> NodePool:
         """The pool of an incarnation."""
@@ -35,7 +33,7 @@ class Pools(AllPools):
     def dial(self, pool: NodePool, caller: Caller) -> "Dial":
         """Begin a fresh connection; `caller` is told of it, after this call has returned."""
         dial = Dial(caller)
-        task = asyncio.get_running_loop().create_task(dial.run(pool, self._tls_for(pool)))
+        task = asyncio.get_running_loop().create_task(dial.run(pool))
         dial.task = task
         self._dials[task] = None
         task.add_done_callback(self._dialled)
@@ -77,13 +75,6 @@ class Pools(AllPools):
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a dial failed", exc_info=error)
 
-    def _tls_for(self, pool: NodePool) -> ssl.SSLContext | None:
-        if not pool.is_tls:
-            return None
-        if self._tls is None:
-            self._tls = ssl.create_default_context()
-        return self._tls
-
 
 class Dial:
     """A connection being made for a caller. After `cancel` the caller hears nothing."""
@@ -97,11 +88,11 @@ class Dial:
         if self.task is not None:
             self.task.cancel()
 
-    async def run(self, pool: NodePool, tls: ssl.SSLContext | None) -> None:
+    async def run(self, pool: NodePool) -> None:
         loop = asyncio.get_running_loop()
         upstream = UpstreamConnection(pool)
         try:
-            await loop.create_connection(lambda: upstream, pool.host, pool.port, ssl=tls)
+            await loop.create_connection(lambda: upstream, pool.host, pool.port)
         except (OSError, UnicodeError):  # the latter for an empty label: a..b
             upstream.forsake()
             self._tell(lambda caller: caller.unreachable())

@@ -123,7 +123,7 @@ class _Replay:
         self.dial, self._upstream = None, upstream
         pool, body = self._pool, self._body
         head = (
-            b"POST %b%b HTTP/1.1\r\n" % (pool.base_path, self._target),
+            b"POST %b HTTP/1.1\r\n" % self._target,
             pool.own_lines,
             pool.key_line,
             b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body),

@@ -271,16 +271,14 @@ class AllPools:
 
 
 class NodePool:
-    """The connections to one incarnation of a node. A URL's path, if any, prefixes targets, and
-    its fragment is the data-parallel rank that requests are for."""
+    """The connections to one incarnation of a node. Its URL is http and has no path; a fragment is
+    the data-parallel rank that requests are for."""
 
     def __init__(self, pools: AllPools, node_id: NodeId, url: str) -> None:
         parts = urlsplit(url)
         self.node_id = node_id
         self.host = parts.hostname or ""
-        self.is_tls = parts.scheme == "https"
-        self.port = parts.port or (443 if self.is_tls else 80)
-        self.base_path = parts.path.rstrip("/").encode()
+        self.port = parts.port or 80
         authority = f"[{self.host}]" if ":" in self.host else self.host
         if parts.port is not None:
             authority += f":{parts.port}"
