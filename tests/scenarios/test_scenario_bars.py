@@ -16,13 +16,6 @@ from pointsman.cli.replay import replay
 FILES = sorted((Path(__file__).parents[2] / "bench" / "scenarios").glob("*.yaml"))
 
 
-SHORT_OF: dict[str, frozenset[str]] = {
-    # The second longest wait of 164: 1.27 with this seed. The mean of three seeds keeps it.
-    "overload": frozenset({"overload: ttft_s.p99 (priority high, steady)"}),
-}
-"""Bars, by file, that are missed with this seed."""
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_bars_are_kept(path: Path) -> None:
     options = ("--policy", "marginal_cost", "--seed", "0", "--no-oracle", "--jobs", "1")
@@ -30,5 +23,5 @@ def test_bars_are_kept(path: Path) -> None:
     assert result.stdout, result.stderr
     verdicts = json.loads(result.stdout)["expectations"]
     assert verdicts, "a scenario without a bar shows nothing"
-    missed = {f"{each['scenario']}: {each['measure']}" for each in verdicts if not each["kept"]}
-    assert missed <= SHORT_OF.get(path.stem, frozenset())
+    missed = [f"{each['scenario']}: {each['measure']}" for each in verdicts if not each["kept"]]
+    assert not missed
