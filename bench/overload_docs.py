@@ -13,6 +13,7 @@ from bench.overload import EXTRAS, options_of
 from pointsman.cli.replay_jobs import run_jobs
 from pointsman.cli.replay_plan import plan
 from pointsman.cli.replay_study import all_jobs, study_of
+from pointsman.report.markup import theme_colours
 from pointsman.report.replay import time_plots
 from pointsman.report.replay.bars import verdict_row
 from pointsman.report.replay.study import ScenarioReport, Study
@@ -22,16 +23,7 @@ SHOWN = (
     *("overload", "retry storm", "hangs", "dies mid-stream", "rolling restart"),
     *("long-context flood", "hot prefix"),
 )
-LIGHT = (
-    "--ink:#16181d;--ink-2:#5b616e;--line:#e4e6ea;--series-0:#2f6fdb;--series-1:#e07b1a;"
-    "--series-2:#15936b;--series-3:#d03c53;--series-4:#8257d6;--series-5:#0e98ad;"
-    "--series-6:#a87309;--series-7:#7b8594"
-)
-DARK = (
-    "--ink:#eceef2;--ink-2:#9aa2b1;--line:#2b303a;--series-0:#6ea2ff;--series-1:#ffa04d;"
-    "--series-2:#45c49a;--series-3:#ff7489;--series-4:#ab8bff;--series-5:#46c8dc;"
-    "--series-6:#d9a53c;--series-7:#a3adbd"
-)
+LIGHT, DARK = theme_colours()
 NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 STYLE = (
     f"<style>svg{{{LIGHT};font-family:system-ui,sans-serif}}"

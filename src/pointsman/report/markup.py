@@ -1,5 +1,6 @@
 """The parts that every page is made of: one self-contained document, figures, tables."""
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
@@ -15,15 +16,28 @@ _TERMS = (
 
 def document(title: str, body: str, footer: str) -> str:
     """A whole page: no script, no external resource."""
-    style = files("pointsman.report").joinpath("page.css").read_text("utf-8")
     return (
         "<!doctype html>\n"
         '<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)} · Pointsman</title><style>{style}</style></head>\n"
+        f"<title>{escape(title)} · Pointsman</title><style>{_style()}</style></head>\n"
         f"<body><main>{body}\n<footer>Pointsman {__version__}. {escape(_TERMS)} {escape(footer)}"
         "</footer></main></body></html>\n"
     )
+
+
+def theme_colours() -> tuple[str, str]:
+    """The page's CSS variables in light and in dark, as `--name:#colour;--name:…`."""
+    light, dark = re.findall(r":root \{(.*?)\}", _style(), re.DOTALL)
+    return _variables(light), _variables(dark)
+
+
+def _variables(block: str) -> str:
+    return ";".join(f"{name}:{colour}" for name, colour in re.findall(r"(--[\w-]+): (#\w+)", block))
+
+
+def _style() -> str:
+    return files("pointsman.report").joinpath("page.css").read_text("utf-8")
 
 
 def figure(
