@@ -4,10 +4,12 @@ import asyncio
 import signal
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
 
+from pointsman.agent.agent import _Supervised
 from pointsman.agent.supervisor import GaveUp, Supervisor, SupervisorOptions, Watcher
 from tests.support.waiting import eventually
 
@@ -166,6 +168,24 @@ async def test_one_that_is_cancelled_amid_the_end_of_what_it_started_leaves_noth
         running.cancel()
     assert supervisor.pid is not None
     await eventually(lambda: not lives(supervisor.pid or 0))
+
+
+@pytest.mark.parametrize(
+    ("is_described", "silent_s", "lived_s", "is_well"),
+    [
+        (False, float("inf"), 899.0, True),
+        (False, float("inf"), 901.0, False),
+        (True, 59.0, 1e6, True),
+        (True, 61.0, 1e6, False),
+        (True, 1e6, 59.0, True),  # it was another process that said nothing
+    ],
+)
+def test_an_engine_has_minutes_to_start_and_one_to_be_silent(
+    is_described: bool, silent_s: float, lived_s: float, is_well: bool
+) -> None:
+    report = Mock(is_described=is_described, silent_s=silent_s, now_s=lambda: 2e6)
+    watcher = _Supervised(report)
+    assert watcher.is_well(2e6 - lived_s, SupervisorOptions()) is is_well
 
 
 async def _until_given_up(supervisor: Supervisor) -> None:

@@ -230,6 +230,7 @@ async def test_who_ends_leaves_the_socket_of_who_has_followed(tmp_path: Path) ->
 async def test_an_engine_is_a_node_by_its_agents_word() -> None:
     async with listening() as (cluster, agents), announced(cluster, agents) as raw:
         assert (cluster.node("e").health, cluster.node("e").facts) == (Health.READY, FACTS)
+        assert not cluster.fleet.waiting, "it has described itself"
         await raw.send(beat(1, signals=Signals(running=3, gpu_busy=0.5), age_ms=1_500))
         assert await raw.next() == Ack(1)
         view = cluster.node("e")

@@ -140,6 +140,20 @@ async def test_the_engines_name_stands_for_its_ranks() -> None:
         assert not await fleet.remove(NAME)
 
 
+async def test_an_engine_that_retires_gets_no_more_ranks() -> None:
+    async with fake_engine() as engine, running_cluster() as cluster:
+        of_ranks(engine, 2)
+        cluster.add(engine.url)
+        await cluster.ready()
+        links = [cluster.fleet._links[NodeName(name)] for name in nodes(cluster)]
+        assert cluster.fleet.retire(NAME, within_s=60.0)
+        for link in links:  # what their describers tell of a server that has restarted
+            assert link.on_ranks is not None
+            link.on_ranks(4)
+        assert sorted(nodes(cluster)) == ["n-rank-0", "n-rank-1"]
+        await eventually(lambda: not nodes(cluster))
+
+
 async def test_a_rank_may_leave_alone() -> None:
     async with fake_engine() as engine, running_cluster() as cluster:
         of_ranks(engine, 2)

@@ -10,13 +10,26 @@ from pointsman.core.errors import FailureKind, Reason
 from pointsman.core.ids import NodeId
 from pointsman.engines.adapters import EngineKeys
 from pointsman.gateway import GatewayOptions
-from pointsman.gateway.pools import Pools
+from pointsman.gateway.pools import POOL_UNUSED_S, Pools
 from pointsman.gateway.server import raise_descriptor_limit
-from pointsman.gateway.upstream import Caller
+from pointsman.gateway.upstream import Caller, UpstreamConnection
 from tests.gateway.conftest import rig
 from tests.support.upstreams import OK_BODY, STREAM, Served, answer_ok, get, post
 
 # --- the engine's side --------------------------------------------------------------------
+
+
+async def test_a_pool_is_forgotten_once_it_is_empty_and_out_of_use() -> None:
+    pools = Pools(idle_s=1.0, idle_max=1, engine_keys=EngineKeys())
+    node_id, url = NodeId(1), "http://127.0.0.1:1"
+    pool = pools.node(node_id, url)
+    pool.opened()
+    pools.sweep(2 * POOL_UNUSED_S)
+    assert pools.node(node_id, url) is pool
+    pool.lost(UpstreamConnection(pool))
+    assert (pool.open_count, pools.open_count) == (0, 0)
+    pools.sweep(2 * POOL_UNUSED_S)
+    assert pools.node(node_id, url) is not pool
 
 
 async def test_a_connection_is_used_again() -> None:

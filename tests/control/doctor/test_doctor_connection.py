@@ -24,13 +24,18 @@ def test_without_a_date_the_clock_is_not_known() -> None:
     assert _clock_ahead_s("yesterday", 1000.5, 0.2) is None
 
 
-async def test_a_chunked_answer_is_read_to_its_end() -> None:
-    async def chunked(served: Served) -> None:
-        await served.begin_stream(f"Date: {formatdate(time.time(), usegmt=True)}")
-        await served.chunk(b"fine")
-        await served.send(b"0\r\n\r\n")
+@pytest.mark.parametrize("is_chunked", [True, False])
+async def test_an_answer_is_read_to_its_end(is_chunked: bool) -> None:
+    async def answer(served: Served) -> None:
+        date = f"Date: {formatdate(time.time(), usegmt=True)}"
+        if is_chunked:
+            await served.begin_stream(date)
+            await served.chunk(b"fine")
+            await served.end_stream()
+        else:
+            await served.reply(200, b"fine", date)
 
-    async with upstreams.engine(chunked) as engine:
+    async with upstreams.engine(answer) as engine:
         seen = await watch(engine.url, pool_idle_s=0.1)
     assert (seen.health_status, seen.reusable, seen.closed_after_s) == (200, True, None)
     assert seen.clock_ahead_s == 0.0
