@@ -330,6 +330,21 @@ def test_unstreamed_answers_do_not_pile_up_as_prefills() -> None:
     assert driver.scheduler.nodes(driver.now_s)[0].queue_s == 0.0
 
 
+def test_a_prefill_that_failed_ends_none_elsewhere() -> None:
+    driver = Driver()
+    driver.ready("a", "b")
+    first = placed(driver, "r", "words " * 20_000, stream=False, max_output_tokens=500)
+    prefill_s = driver.node(first.node).queue_s
+    driver.advance(prefill_s / 2)
+    (second,) = driver.fail("r", FailureKind.CLOSED)
+    assert isinstance(second, Placed)
+    assert second.node != first.node
+    driver.advance(prefill_s * 0.75)  # past the first one's end, not the second's
+    assert driver.node(second.node).prefills
+    driver.advance(prefill_s * 0.5)
+    assert not driver.node(second.node).prefills
+
+
 def test_hundreds_of_nodes_are_cut_to_a_shortlist_that_keeps_the_holder() -> None:
     driver = Driver()
     driver.ready(*(f"n{i}" for i in range(100)), kv_blocks=100_000)

@@ -66,7 +66,7 @@ class Bookings:
         self._reserve(flight, now_s)
         self.cluster.placed(node)
         if not request.stream:
-            heappush(self._assumed_starts, (now_s + row.first_token_s, request.id))
+            heappush(self._assumed_starts, (flight.first_token_due_s, request.id))
 
     def _reserve(self, flight: Flight, now_s: float) -> None:
         """A lease, and a place in its node's counts."""
@@ -166,10 +166,11 @@ class Bookings:
         that are long done."""
         starts = self._assumed_starts
         while starts and starts[0][0] <= now_s:
-            flight = self._flights.get(heappop(starts)[1])
-            if flight is not None:
-                flight.node.start(flight.request.id, now_s)
-                self._loads.prefilled(flight.request.id, now_s)
+            at_s, request_id = heappop(starts)
+            flight = self._flights.get(request_id)
+            if flight is not None and flight.first_token_due_s <= at_s:  # no later attempt's
+                flight.node.start(request_id, now_s)
+                self._loads.prefilled(request_id, now_s)
 
     def next_assumed_start_s(self) -> float | None:
         """When the next prefill is assumed to be over."""

@@ -30,6 +30,7 @@ class Flight:
         "compensated",
         "credit",
         "demand",
+        "first_token_due_s",
         "kv_at_start",
         "node",
         "placed_s",
@@ -52,6 +53,7 @@ class Flight:
         self.predicted = row
         self.credit: Credit | None = None  # of its prompt's blocks, once that is caught up
         self.placed_s = now_s
+        self.first_token_due_s = now_s + row.first_token_s
         self.started_s: float | None = None
         self.recall: RecallCause | None = None  # asked for, and not answered yet
         self.compensated = False  # what was booked for it is given back already
