@@ -352,7 +352,7 @@ async def test_a_lost_agent_is_no_dead_engine() -> None:
         await raw.close()
         await eventually(lambda: cluster.node("e").index_trust is IndexTrust.DEGRADED)
         assert cluster.node("e").health is Health.READY
-        await eventually(lambda: engine.count("/metrics") > 1)
+        await eventually(lambda: engine.count("/metrics") > 1 and engine.count("/health") > 1)
         assert cluster.node("e").incarnation == node_id
         assert cluster.node("e").index_blocks == 0, "nobody tells of removals any more"
 
