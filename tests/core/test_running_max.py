@@ -195,3 +195,13 @@ def test_who_is_held_waits_for_those_without_room_alone() -> None:
     row = seen(driver)
     assert row.room_wait_s == pytest.approx(alone_s + 2 * row.running_s * 2 / 2)
     assert seen(driver, "b").room_wait_s == 0.0
+
+
+def test_who_failed_elsewhere_waits_inside_an_engine_before_it_is_refused() -> None:
+    driver = fleet(a=2, b=2)
+    nodes = [where(driver, f"r{n}") for n in range(4)]
+    assert sorted(nodes) == ["a", "a", "b", "b"]
+    (placed,) = driver.fail("r0", FailureKind.CLOSED)
+    assert isinstance(placed, Placed)
+    assert placed.node != nodes[0]
+    assert node(driver, placed.node).inflight == 3

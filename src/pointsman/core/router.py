@@ -61,10 +61,12 @@ class Router:
         tried: Sequence[NodeId],
         every_node: bool = False,
         ahead_max: int = FLIGHTS_MAX,
+        again: bool = False,
     ) -> Route:
         """Where `request` should go. `every_node` costs candidates that cannot win, too.
 
-        Of those that are held no more than `ahead_max` get room before it.
+        Of those that are held no more than `ahead_max` get room before it. One that failed and is
+        tried `again` may wait inside an engine: who cannot be placed now is refused.
         """
         nodes = eligible(self._cluster, request, tried, demand.context_tokens)
         if not nodes:
@@ -76,6 +78,9 @@ class Router:
         rows = self._rows(seen, request, demand, levels, now_s=now_s)
         if ahead := min(self._held.ahead(request), ahead_max):
             add_held(rows, ahead * len(rows) / len(nodes))
+        if again:
+            for node, row in zip(seen, rows, strict=True):
+                row.fits = self._ledger.account(node.id).fits(row.kv_blocks)
         if not levels:
             return Route(demand, rows, len(nodes), policy.choose(request, rows, rng))
         mask, tokens = levels[0]

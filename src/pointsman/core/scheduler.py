@@ -193,7 +193,7 @@ class Scheduler(SchedulerState):
 
     def _place_again(self, flight: Flight, kind: FailureKind, now_s: float) -> Effect:
         attempt, reason = flight.next_attempt(kind), FAILURE_REASONS[kind]
-        route = self._route(attempt, self._router.demand(attempt.request), now_s)
+        route = self._route(attempt, self._router.demand(attempt.request), now_s, again=True)
         refusal = Refusal(reason, ANSWERS[reason].message)
         busy, failed = attempt.busy, len(attempt.tried) - attempt.busy
         may_go_on = self._retries.rules.allow(failed=failed, busy=busy)
@@ -337,7 +337,13 @@ class Scheduler(SchedulerState):
         return []
 
     def _route(
-        self, attempt: Attempt, demand: Demand, now_s: float, ahead_max: int = FLIGHTS_MAX
+        self,
+        attempt: Attempt,
+        demand: Demand,
+        now_s: float,
+        ahead_max: int = FLIGHTS_MAX,
+        *,
+        again: bool = False,
     ) -> Route:
         self._bookings.catch_up()
         return self._router.route(
@@ -348,6 +354,7 @@ class Scheduler(SchedulerState):
             tried=attempt.avoided,
             now_s=now_s,
             ahead_max=ahead_max,
+            again=again,
         )
 
     def _record(
