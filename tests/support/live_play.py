@@ -100,6 +100,7 @@ def _run(
         endpoint=Endpoint.COMPLETIONS,
         concurrency=len(sessions) if clients.closed_loop else None,
         run_id=part or "all",
+        salt=part,  # each run counts its own prompts from 0: without it parts would share them
     )
     run = Persistent(client, requests, options)
     run.tries_max = 1 + clients.retries_max
