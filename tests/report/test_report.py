@@ -233,6 +233,24 @@ def test_many_nodes_share_the_last_colour() -> None:
     assert "$19$" in page
 
 
+@needs_matplotlib
+def test_every_request_is_a_dot_and_every_failure_a_cross() -> None:
+    def marks(*records: RequestRecord) -> int:
+        return plots.ttft_over_time(run(records=records), name="x").count("<use")
+
+    good = [ok(index, ttft_s=0.1) for index in range(6)]
+    assert marks(*good) - marks(*good[::5]) == 4
+    assert marks(*good, failure(6, "cut"), failure(7, "cut")) - marks(*good) == 2
+
+
+@needs_matplotlib
+def test_requests_of_a_node_are_told_per_second() -> None:
+    steady = run(records=tuple(ok(index, ttft_s=0.1) for index in range(400)))
+    drawn = plots.requests_per_node(steady, steady.summary(), name="x")
+    heights = [float(label) for label in re.findall(r">([\d.]+) /s</text>", drawn)]
+    assert max(heights) == 1
+
+
 def test_without_matplotlib_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "find_spec", lambda _: None)
     with pytest.raises(plots.PlotsUnavailableError, match=r"pip install 'pointsman\[report\]'"):

@@ -1,9 +1,11 @@
 """What a finished request adds to the metrics."""
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from pointsman.core.errors import EndCause, Reason
 from pointsman.core.ids import ModelName
+from pointsman.telemetry import metrics as metrics_module
 from pointsman.telemetry.metrics import RequestMetrics
 from tests.telemetry.records import Record, refused
 
@@ -57,6 +59,14 @@ def test_a_thousand_bogus_models_are_one_series() -> None:
     families = list(metrics.registry.collect())
     models = {s.labels["model"] for f in families for s in f.samples if "model" in s.labels}
     assert models == {"other"}
+
+
+def test_what_is_remembered_of_labels_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_module, "COMBINATIONS_MAX", 4)
+    metrics = Metrics()
+    for number in range(20):
+        metrics.requests.exchange_ended(Record(model=ModelName(f"m{number}")))
+        assert max(len(metrics.requests._ends), len(metrics.requests._flows)) <= 4
 
 
 def test_a_model_loaded_later_gets_its_own_label() -> None:
