@@ -2,7 +2,7 @@
 
 Everything runs on this machine, in one process, in real time: the gateway that serves, engines
 with their fault controls, and clients that give up and come back. What is printed is what the
-simulator prints of the same files; bars are looser than there, for the machine has a say in them.
+simulator prints of the same files; bars are looser than there where the machine has a say in them.
 
     python -m bench.overload [FILE …] [--json FILE] [--html FILE]
 
