@@ -313,6 +313,25 @@ def test_a_slow_node_is_priced_as_slow_and_stays_suspected_until_it_is_not() -> 
     assert ward.decode_s("a") == ward.decode_s("b")
 
 
+def test_now_and_then_a_slow_answer_does_not_keep_a_node_suspected() -> None:
+    ward = ward_of_a_slow_node("a", "b", "c")
+    for _ in range(20):
+        ward.answer("a", 2.0)
+        for _ in range(2):
+            ward.answer("a", 0.1)
+        ward.advance(1.0)
+        if ward.health("a") is not Health.SUSPECT:
+            return
+    raise AssertionError("a third of the answers has kept it suspected")
+
+
+def test_answers_that_are_all_slow_keep_a_node_suspected() -> None:
+    ward = ward_of_a_slow_node("a", "b", "c")
+    for second in range(int(2 * SUSPECT_S)):
+        ward.answer("a", 20.0 + 10 * second)
+        assert ward.health("a") is Health.SUSPECT
+
+
 @pytest.mark.parametrize(("factor", "stays"), [(1.4, False), (2.0, True)])
 def test_a_node_is_suspected_as_slow_while_it_is_nearly_that_slow(
     factor: float, stays: bool

@@ -47,7 +47,12 @@ class Pacing:
     @property
     def typical(self) -> float:
         """Their median; 0 if too few are known."""
-        return median(self._ratios) if len(self._ratios) == SLOW_SAMPLES else 0.0
+        return self.so_far if len(self._ratios) == SLOW_SAMPLES else 0.0
+
+    @property
+    def so_far(self) -> float:
+        """Their median, of however few; 0 of none."""
+        return median(self._ratios) if self._ratios else 0.0
 
 
 class Condition:
@@ -258,7 +263,12 @@ class Condition:
         weight = max(SUSPECT_WEIGHT_MIN, min(usual if weight is None else weight, self.weight))
         if self.state is not Health.SUSPECT:
             self._step(Step.SUSPECT, cause, detail, now_s)
+            self._forget_pacings()  # they say nothing of how it is from now on
         self.weight = weight
+
+    def _forget_pacings(self) -> None:
+        self.first_tokens.forget()
+        self.decodes.forget()
 
     def give_up(self, cause: Cause, detail: str, now_s: float) -> None:
         """Nothing more goes there for a while."""
@@ -284,8 +294,7 @@ class Condition:
     def _try(self, now_s: float) -> None:
         self._trials.clear()
         self._clear_failures()
-        self.first_tokens.forget()
-        self.decodes.forget()
+        self._forget_pacings()
         self.is_choosy = True
         self.weight = SUSPECT_WEIGHT_MIN
         self._step(Step.TRY, Cause.TRIAL, self.detail, now_s)
@@ -298,8 +307,7 @@ class Condition:
         if warms is None:
             warms = self.state is Health.HALF_OPEN or not self._warming.over
         self._clear_failures()
-        self.first_tokens.forget()
-        self.decodes.forget()
+        self._forget_pacings()
         if not warms or not self.rules.slow_start_s:
             self._warming.warmth = self.weight = 1.0
             self._step(Step.RISE, cause, "", now_s)

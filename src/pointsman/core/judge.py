@@ -160,11 +160,12 @@ class Judge:
     def _suspect(self, node: Node, of: Callable[[Condition], Pacing], now_s: float) -> None:
         """Its last answer was slow: suspect the node if its typical one is, too, beside its peers'.
         Answers to what was placed before its last turn are not among them: they say nothing of how
-        it is now."""
+        it is now. To go on with a suspicion few are enough, so long as most of them are slow."""
         condition = node.condition
         if condition.state is Health.SUSPECT and condition.cause is Cause.SLOW:
-            condition.suspect(Cause.SLOW, condition.detail, now_s, weight=condition.weight)
-            return  # one is enough to go on
+            if of(condition).so_far > node.rules.slow_factor:
+                condition.suspect(Cause.SLOW, condition.detail, now_s, weight=condition.weight)
+            return
         typical = of(condition).typical
         ratios = [of(peer.condition).typical for peer in self._peers(node)]
         known = [ratio for ratio in ratios if ratio > 0]

@@ -112,7 +112,9 @@ def _read_completions(body: bytes) -> RoutingFields:
 
 def _read_generate(body: bytes) -> RoutingFields:
     request = decode_generate(body)
-    param = next((p for p in ("token_ids", "input_ids") if getattr(request, p) is not None), "text")
+    param = "text" if request.input_ids is None else "input_ids"
+    if request.token_ids is not None:
+        param = "token_ids"
     text, tokens, prompts = _first_prompt(getattr(request, param), param)
     sampling = request.sampling_params
     limit = sampling.max_new_tokens if sampling.max_tokens is None else sampling.max_tokens
