@@ -145,7 +145,7 @@ def _read_rerank(body: bytes) -> RoutingFields:
     documents = request.documents or []
     query = [request.query] if bytes(request.query) else None
     apart, rest = documents[:PIECES_MAX], documents[PIECES_MAX:]
-    contents: list[Content] = [query, *([document] for document in apart)]
+    contents: list[Content] = [query, *[[document] for document in apart]]
     if rest:
         contents.append(rest)
     text = joined_content(contents)
