@@ -85,6 +85,7 @@ class Setting:
         self.report = report
         self.connections = 0
         self.peers: asyncio.Queue[Peer] = asyncio.Queue()
+        self.running: asyncio.Task[None] | None = None
 
 
 @asynccontextmanager
@@ -112,7 +113,7 @@ async def reporting(
     given = AgentOptions(name="a", scheduler=address, **{"heartbeat_s": 0.05, **options})
     subject = Reporter(given, [report], wake=wake, clock=time.monotonic, rng=Random(0))
     async with server, asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(subject.run())
+        running = setting.running = tasks.create_task(subject.run())
         try:
             yield setting, subject
         finally:
@@ -262,6 +263,29 @@ async def test_a_refusal_is_passed_on_to_people(caplog: pytest.LogCaptureFixture
             await eventually(lambda: setting.connections >= 2)
     assert "engine 0 is refused: no such pool" in caplog.text
     assert "it refuses: the end" in caplog.text
+
+
+async def test_who_is_cancelled_in_the_moment_of_a_refusal_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.greet()
+        peer.say(Refusal("the end"))
+        while await peer.next() is not None:
+            pass
+
+    refusal = reporter._refusal
+
+    def cancelled_amid(frame: SchedulerFrame) -> str:
+        assert setting.running is not None
+        setting.running.cancel()
+        return refusal(frame)
+
+    monkeypatch.setattr(reporter, "_refusal", cancelled_amid)
+    async with reporting(script) as (setting, _):
+        running = setting.running
+        assert running is not None
+        await eventually(running.done, within_s=5)
 
 
 async def test_who_acknowledges_nothing_hears_less_and_is_left_at_last(

@@ -12,6 +12,7 @@ from pointsman.agent.absence import Absence
 from pointsman.agent.options import AgentOptions
 from pointsman.agent.report import EngineReport
 from pointsman.agent.rhythm import Rhythm
+from pointsman.collectors.cancellation import heed_cancellation
 from pointsman.wire.control import (
     FRAME_BYTES_MAX,
     HASHES_MAX,
@@ -94,6 +95,7 @@ class Reporter:
                 if self.connected.is_set():
                     self.connected.clear()
                     delay_s = RECONNECT_S_MIN
+            heed_cancellation()
             await self._pause(delay_s * self._rng.uniform(0.5, 1.0))
             delay_s = min(2 * delay_s, RECONNECT_S_MAX)
 

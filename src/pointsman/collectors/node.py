@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from pointsman.collectors.cancellation import heed_cancellation
 from pointsman.collectors.client import EngineClient
 from pointsman.collectors.describer import Describer
 from pointsman.collectors.event_socket import EventSockets
@@ -59,5 +60,6 @@ class NodeCollector:
             try:
                 await loop()
             except Exception:  # a driver's outermost loop
+                heed_cancellation()
                 log.exception("a collector of engine %s failed", self.link.spec.name)
                 await asyncio.sleep(RESTART_PAUSE_S)

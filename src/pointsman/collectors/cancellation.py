@@ -1,0 +1,14 @@
+"""What goes on after errors of a group of tasks, but not after its own end."""
+
+import asyncio
+
+
+def heed_cancellation() -> None:
+    """Raises CancelledError if the calling task is to end.
+
+    A TaskGroup whose tasks fail raises their errors alone, though it was cancelled amid that
+    (Python before 3.13). Who handles those errors and goes on would run for ever.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
