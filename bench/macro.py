@@ -235,7 +235,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=60, help="of plain requests [60]")
     parser.add_argument("--requests", type=int, default=400, help="of a turn [400]")
     parser.add_argument("--concurrency", type=int, default=16, help="of the plain ones [16]")
-    parser.add_argument("--stream-turns", type=int, default=9, help="of streams [9]")
+    parser.add_argument("--stream-turns", type=int, default=15, help="of streams [15]")
     parser.add_argument("--streams", type=int, default=48, help="of a turn [48]")
     parser.add_argument("--stream-concurrency", type=int, default=8, help="of the streams [8]")
     parser.add_argument("--chunks", type=int, default=100, help="chunks of a stream [100]")
