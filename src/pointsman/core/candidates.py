@@ -117,12 +117,16 @@ def matches(node: Node, request: Request) -> bool:
 
 def matches_constraints(node: Node, request: Request) -> bool:
     """Whether the node is where the request wants to go: its pool, zone and labels."""
-    return _mismatch(node, request) is None
+    return _unmet_constraint(node, request) is None
 
 
 def _mismatch(node: Node, request: Request) -> Ineligible | None:
     if request.home is not None and node.id != request.home:
         return Ineligible.RESPONSE
+    return _unmet_constraint(node, request)
+
+
+def _unmet_constraint(node: Node, request: Request) -> Ineligible | None:
     spec = node.spec
     if request.pool is not None and spec.pool != request.pool:
         return Ineligible.POOL

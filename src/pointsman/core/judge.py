@@ -288,5 +288,6 @@ def _is_awaited(flight: Flight) -> bool:
     if flight.started_s is not None or flight.compensated:
         return False
     node, condition = flight.node, flight.node.condition
-    since_s = condition.since_s if condition.state is Health.HALF_OPEN else node.alive_s
-    return flight.placed_s >= max(since_s, node.alive_s)
+    if condition.state is Health.HALF_OPEN and flight.placed_s < condition.since_s:
+        return False
+    return flight.placed_s >= node.alive_s

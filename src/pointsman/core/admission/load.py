@@ -14,8 +14,6 @@ Own counts are exact at any moment. What others sent to the nodes is added as fa
 
 from typing import Final
 
-from msgspec import structs
-
 from pointsman.core.admission.waits import MeanTimes
 from pointsman.core.admission_rules import AdmissionRules
 from pointsman.core.candidates import matches_constraints
@@ -312,8 +310,7 @@ class Loads:
     def _grouped(self, key: PartKey, request: Request) -> Part:
         nodes = self._cluster.serving(request.model)
         if key[1:] != (None, None, ()):
-            anybodys = structs.replace(request, home=None)  # the key does not name it
-            nodes = [node for node in nodes if matches_constraints(node, anybodys)]
+            nodes = [node for node in nodes if matches_constraints(node, request)]
         part = Part(nodes, self._ledger)
         for node in nodes:
             account = self._account(node.id)
