@@ -251,15 +251,24 @@ async def test_what_does_not_fit_in_one_beat_comes_with_the_next_at_once(
     assert max(told) <= 8
 
 
-async def test_a_refusal_is_passed_on_to_people(caplog: pytest.LogCaptureFixture) -> None:
+THE_END = Refusal("the end")
+
+
+def _refuses(*refusals: Refusal) -> Callable[[Peer], Awaitable[None]]:
+    """A scheduler that greets, refuses, and waits for the agent to go."""
+
     async def script(peer: Peer) -> None:
         await peer.greet()
-        peer.say(Refusal("no such pool", 0), Refusal("the end"))
+        peer.say(*refusals)
         while await peer.next() is not None:
             pass
 
+    return script
+
+
+async def test_a_refusal_is_passed_on_to_people(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        async with reporting(script) as (setting, _):
+        async with reporting(_refuses(Refusal("no such pool", 0), THE_END)) as (setting, _):
             await eventually(lambda: setting.connections >= 2)
     assert "engine 0 is refused: no such pool" in caplog.text
     assert "it refuses: the end" in caplog.text
@@ -268,12 +277,6 @@ async def test_a_refusal_is_passed_on_to_people(caplog: pytest.LogCaptureFixture
 async def test_who_is_cancelled_in_the_moment_of_a_refusal_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.greet()
-        peer.say(Refusal("the end"))
-        while await peer.next() is not None:
-            pass
-
     refusal = reporter._refusal
 
     def cancelled_amid(frame: SchedulerFrame) -> str:
@@ -282,7 +285,7 @@ async def test_who_is_cancelled_in_the_moment_of_a_refusal_ends(
         return refusal(frame)
 
     monkeypatch.setattr(reporter, "_refusal", cancelled_amid)
-    async with reporting(script) as (setting, _):
+    async with reporting(_refuses(THE_END)) as (setting, _):
         running = setting.running
         assert running is not None
         await eventually(running.done, within_s=5)
