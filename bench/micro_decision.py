@@ -18,19 +18,16 @@ from pointsman.core.blocks import Prompt
 from pointsman.core.errors import EndCause
 from pointsman.core.events import (
     Admitted,
-    Arrived,
     ModelCard,
     NodeDescribed,
     NodeFacts,
     NodeJoined,
     NodeSpec,
-    Placed,
-    Settled,
-    Started,
 )
 from pointsman.core.ids import ModelName, NodeName, RequestId
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.request import Outcome, Request
+from pointsman.core.request_events import Arrived, Placed, Settled, Started
 from pointsman.core.scheduler import Scheduler
 from pointsman.core.scheme import TEXT_SCHEME, Namespace
 from tests.support.driver import teach

@@ -17,7 +17,6 @@ import sys
 import time
 from types import FrameType
 
-import msgspec
 from prometheus_client import CollectorRegistry
 
 from bench.micro_decision import MODEL, Bench
@@ -26,9 +25,9 @@ from pointsman.control.service import SchedulerService
 from pointsman.control.watcher import NodeWatcher
 from pointsman.core.blocks import Prompt
 from pointsman.core.errors import EndCause
-from pointsman.core.events import Verdict
 from pointsman.core.ids import RequestId
 from pointsman.core.request import Outcome, Request
+from pointsman.core.request_events import Verdict
 from pointsman.core.scheme import Namespace
 from pointsman.telemetry.decisions import DecisionRing
 from pointsman.telemetry.metrics import RequestMetrics
@@ -40,7 +39,7 @@ STEM = b"You set the points. " * 50
 OUTCOME = Outcome(
     EndCause.FINISHED, streamed=False, ttft_s=0.01, decode_s=0.0, prompt_tokens=250, output_tokens=4
 )
-RECORDED = msgspec.structs.replace(RECORD, node="n0", streamed=False)
+RECORDED = RECORD.but(node="n0", streamed=False)
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from bench.timing import median_us
 from pointsman.core.decision import Candidate, Decision, Ruling
 from pointsman.core.errors import EndCause
+from pointsman.core.exchange_record import ExchangeRecord
 from pointsman.core.ids import ModelName, NodeName, RequestId
-from pointsman.gateway.observer import ExchangeRecord
 from pointsman.telemetry.access_log import AccessLog
 from pointsman.telemetry.decisions import DecisionRing
 from pointsman.telemetry.metrics import RequestMetrics

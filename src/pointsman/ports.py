@@ -9,10 +9,11 @@ from typing import Protocol
 
 from pointsman.core.decision import Decision
 from pointsman.core.errors import FailureKind
-from pointsman.core.events import Event, ModelCard, Verdict
+from pointsman.core.events import Event, ModelCard
 from pointsman.core.homes import Keeper
 from pointsman.core.ids import ModelName, RequestId
 from pointsman.core.request import Outcome, Request
+from pointsman.core.request_events import Verdict
 from pointsman.wire.openai import Endpoint
 
 VerdictSink = Callable[[Verdict], None]

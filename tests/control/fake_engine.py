@@ -14,10 +14,11 @@ from pointsman.control.fleet import Fleet
 from pointsman.control.listed import Ranks
 from pointsman.control.service import SchedulerService
 from pointsman.core.blocks import Prompt
-from pointsman.core.events import NodeSpec, Placed, Verdict
+from pointsman.core.events import NodeSpec
 from pointsman.core.ids import ModelName, NodeName, RequestId
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.request import Request
+from pointsman.core.request_events import Placed, Verdict
 from pointsman.core.scheduler import Scheduler
 from pointsman.core.scheme import Namespace
 from pointsman.core.views import NodeView

@@ -12,7 +12,6 @@ from pointsman.core.blocks import Prompt
 from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.events import (
     Admitted,
-    Held,
     Left,
     ModelCard,
     NodeDescribed,
@@ -20,11 +19,7 @@ from pointsman.core.events import (
     NodeJoined,
     NodeJudged,
     NodeSpec,
-    Placed,
     PolicyChosen,
-    Recalled,
-    Refused,
-    Verdict,
 )
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
 from pointsman.core.options import SchedulerOptions
@@ -32,6 +27,7 @@ from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Stateless
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Outcome, Request
+from pointsman.core.request_events import Held, Placed, Recalled, Refused, Verdict
 from pointsman.core.row import Row
 from pointsman.core.scheduler import Scheduler
 from pointsman.core.scheme import Namespace

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from pointsman.core.events import Placed
 from pointsman.core.options import SchedulerOptions
+from pointsman.core.request_events import Placed
 from tests.support.driver import Driver, teach
 
 COST_POLICIES = ("marginal_cost", "lmetric", "equal_cost", "cache_aware_equal_cost")

@@ -2,9 +2,10 @@
 
 from pointsman.core.decision import Ineligible
 from pointsman.core.errors import Reason
-from pointsman.core.events import ModelCard, NodeProbed, Placed, Refused
+from pointsman.core.events import ModelCard, NodeProbed
 from pointsman.core.limits import CERTAIN_SHARE, PROBE_FAILURES_MAX
 from pointsman.core.options import SchedulerOptions
+from pointsman.core.request_events import Placed, Refused
 from tests.support.driver import MODEL, Driver, request
 
 

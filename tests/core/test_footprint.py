@@ -2,8 +2,9 @@
 
 from pointsman.core.admission_rules import AdmissionRules
 from pointsman.core.decision import Candidate
-from pointsman.core.events import Held, Placed, RulesChanged
+from pointsman.core.events import RulesChanged
 from pointsman.core.limits import Rules
+from pointsman.core.request_events import Held, Placed
 from tests.support.driver import Driver, request
 
 PREFIX = tuple(range(320))

@@ -3,11 +3,12 @@
 from pointsman.core.cluster import Cluster
 from pointsman.core.decision import Ineligible
 from pointsman.core.errors import Reason
-from pointsman.core.events import NodeProbed, Placed, Refused
+from pointsman.core.events import NodeProbed
 from pointsman.core.homes import Homes
 from pointsman.core.ids import NodeId
 from pointsman.core.limits import PROBE_FAILURES_MAX
 from pointsman.core.options import SchedulerOptions
+from pointsman.core.request_events import Placed, Refused
 from tests.support.driver import Driver, request
 
 

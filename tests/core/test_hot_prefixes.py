@@ -3,7 +3,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.core.events import Placed
 from pointsman.core.hot_prefixes import (
     HOT_PREFIXES_MAX,
     HOT_REQUESTS_MIN,
@@ -12,6 +11,7 @@ from pointsman.core.hot_prefixes import (
 )
 from pointsman.core.ids import BlockHash, ModelName
 from pointsman.core.limits import HOT_HOLDERS_SLACK, HOT_MEMORY_S, HotPrefixRules
+from pointsman.core.request_events import Placed
 from tests.support.driver import MODEL, Driver, request, teach
 
 HOT, COLD = BlockHash(7), BlockHash(8)

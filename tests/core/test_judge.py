@@ -14,8 +14,6 @@ from pointsman.core.events import (
     NodeProbed,
     NodeReported,
     NodeSignals,
-    Placed,
-    Refused,
     Turned,
 )
 from pointsman.core.health import Cause, Health
@@ -30,6 +28,7 @@ from pointsman.core.health_limits import (
 )
 from pointsman.core.limits import PRIORITY_LOW, HealthRules
 from pointsman.core.options import SchedulerOptions
+from pointsman.core.request_events import Placed, Refused
 from pointsman.core.views import NodeView
 from tests.support.driver import Driver, request, teach
 

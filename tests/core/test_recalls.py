@@ -3,17 +3,7 @@
 import pytest
 
 from pointsman.core.errors import FailureKind, Reason
-from pointsman.core.events import (
-    Effect,
-    Held,
-    ModelCard,
-    NodeProbed,
-    Placed,
-    RecallCause,
-    Recalled,
-    Refused,
-    RulesChanged,
-)
+from pointsman.core.events import Effect, ModelCard, NodeProbed, RulesChanged
 from pointsman.core.health import Cause
 from pointsman.core.ids import ModelName
 from pointsman.core.limits import (
@@ -25,6 +15,7 @@ from pointsman.core.limits import (
     Rules,
 )
 from pointsman.core.options import SchedulerOptions
+from pointsman.core.request_events import Held, Placed, RecallCause, Recalled, Refused
 from tests.support.driver import Driver, teach
 
 LOW, HIGH = -10, 10

@@ -2,9 +2,9 @@
 
 from pointsman.core.admission.retry_budget import RetryBudget
 from pointsman.core.errors import FailureKind
-from pointsman.core.events import Placed, Refused
 from pointsman.core.limits import RETRY_BUDGET_MIN, RETRY_BUDGET_RATIO, RetryRules
 from pointsman.core.options import SchedulerOptions
+from pointsman.core.request_events import Placed, Refused
 from tests.support.driver import Driver
 
 

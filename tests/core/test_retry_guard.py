@@ -11,7 +11,6 @@ from pointsman.core.admission.pressure import JITTER, PRESSURE_S_MAX, Pressure, 
 from pointsman.core.admission.remembered import STRIKES_MAX
 from pointsman.core.admission.retry_guard import RetryGuard
 from pointsman.core.errors import EndCause, Reason
-from pointsman.core.events import Held, Placed, Refused
 from pointsman.core.limits import (
     CLIENTS_REMEMBERED_MAX,
     REFUSALS_REMEMBERED_MAX,
@@ -21,6 +20,7 @@ from pointsman.core.limits import (
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.placement import Refusal
 from pointsman.core.request import Outcome, Request
+from pointsman.core.request_events import Held, Placed, Refused
 from tests.support.driver import Driver, request
 
 GONE = Outcome(EndCause.CLIENT_GONE)

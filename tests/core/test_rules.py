@@ -9,9 +9,6 @@ from pointsman.core.blocks import Prompt
 from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.events import (
     Admitted,
-    Arrived,
-    Failed,
-    Held,
     ModelCard,
     NodeChanged,
     NodeDescribed,
@@ -19,12 +16,8 @@ from pointsman.core.events import (
     NodeJoined,
     NodeProbed,
     NodeSpec,
-    Placed,
     PolicyChosen,
-    Refused,
     RulesChanged,
-    Settled,
-    Started,
 )
 from pointsman.core.exchange import Exchange
 from pointsman.core.health import Health
@@ -40,6 +33,7 @@ from pointsman.core.limits import (
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.placement import Attempt
 from pointsman.core.request import Outcome, Request
+from pointsman.core.request_events import Arrived, Failed, Held, Placed, Refused, Settled, Started
 from pointsman.core.scheduler import Scheduler
 from pointsman.core.scheme import Namespace
 from tests.support.driver import teach
@@ -49,7 +43,7 @@ MODEL = ModelName("m")
 
 def request(name: str, **fields: object) -> Request:
     prompt = Prompt(Namespace(MODEL, ""), text=name.encode() * 2_000)
-    return Request(RequestId(name), MODEL, prompt, 8, **fields)  # type: ignore[arg-type]  # any field
+    return Request(RequestId(name), MODEL, prompt, max_output_tokens=8, **fields)  # type: ignore[arg-type]  # any field
 
 
 def spec(name: str, **fields: object) -> NodeSpec:

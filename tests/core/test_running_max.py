@@ -7,12 +7,13 @@ import pytest
 from pointsman.core.admission_rules import AdmissionRules
 from pointsman.core.decision import Candidate
 from pointsman.core.errors import FailureKind
-from pointsman.core.events import Held, NodeReported, NodeSignals, Placed, Recalled
+from pointsman.core.events import NodeReported, NodeSignals
 from pointsman.core.limits import CANDIDATES_MAX
 from pointsman.core.node import Node
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.policies import catalog
 from pointsman.core.policies.pick import NO_ROOM
+from pointsman.core.request_events import Held, Placed, Recalled
 from tests.support.driver import Driver, request, teach
 
 LOW, HIGH = -10, 10

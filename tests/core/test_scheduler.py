@@ -5,22 +5,19 @@ import pytest
 from pointsman.core.decision import Ruling
 from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.events import (
-    Held,
     IndexTrust,
     ModelCard,
     NodeProbed,
     NodeReported,
     NodeSignals,
-    Placed,
     PolicyChosen,
-    Refused,
-    Settled,
 )
 from pointsman.core.ids import NodeId, RequestId
 from pointsman.core.limits import BUSY_ATTEMPTS_MAX, BUSY_MEMORY_S, PROBE_FAILURES_MAX, STARTING_S
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.policies import catalog
 from pointsman.core.request import Outcome
+from pointsman.core.request_events import Held, Placed, Refused, Settled
 from tests.support.driver import MODEL, Driver, request, teach, told
 
 

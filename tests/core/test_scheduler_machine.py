@@ -9,25 +9,21 @@ from pointsman.core.admission_rules import AdmissionRules, QueueOrder
 from pointsman.core.audit import REPORTS
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import (
-    Compensated,
     Effect,
-    Held,
     NodeDraining,
     NodeLeft,
     NodeProbed,
     NodeReported,
     NodeSignals,
     NodeWarmed,
-    Placed,
     PolicyChosen,
-    Recalled,
-    Refused,
     RulesChanged,
 )
 from pointsman.core.ids import NodeId
 from pointsman.core.limits import LEASE_S_MAX, RESERVATION_S, Preemption, Rules, WarmUpRules
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.policies import catalog
+from pointsman.core.request_events import Compensated, Held, Placed, Recalled, Refused
 from tests.support.driver import OPEN_GATE, Driver, request
 
 NODES = st.sampled_from(["a", "b", "c"])

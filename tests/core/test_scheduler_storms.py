@@ -1,10 +1,11 @@
 """The retry guard in the scheduler: what it is told of a request's life, and when it speaks."""
 
 from pointsman.core.errors import EndCause, FailureKind, Reason
-from pointsman.core.events import Held, ModelCard, Placed, Refused, RulesChanged
+from pointsman.core.events import ModelCard, RulesChanged
 from pointsman.core.ids import ModelName
 from pointsman.core.limits import PRIORITY_HIGH, GuardRules, Rules
 from pointsman.core.options import SchedulerOptions
+from pointsman.core.request_events import Held, Placed, Refused
 from tests.support.driver import Driver
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from pointsman.core.admission.waits import MeanTimes, Rate, urgency
 from pointsman.core.admission_rules import AdmissionRules
-from pointsman.core.events import Held, Placed, Refused
 from pointsman.core.ids import ModelName
 from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_LOW, PRIORITY_NORMAL
+from pointsman.core.request_events import Held, Placed, Refused
 from tests.support.driver import Driver
 
 M = ModelName("m")

@@ -16,13 +16,13 @@ from pointsman.core.events import (
     NodeLeft,
     NodeProbed,
     NodeWarmed,
-    Placed,
     RulesChanged,
     WarmUp,
 )
 from pointsman.core.ids import ModelName, NodeId, NodeName
 from pointsman.core.limits import PROBE_FAILURES_MAX, REQUEST_FAILURES_MAX, Rules, WarmUpRules
 from pointsman.core.options import SchedulerOptions
+from pointsman.core.request_events import Placed
 from tests.support.driver import MODEL, Driver, request
 
 PREFIX = "You are a helpful assistant. " * 100

@@ -8,8 +8,9 @@ import pytest
 import uvloop
 
 from pointsman.core.errors import Reason
+from pointsman.core.exchange_record import ExchangeRecord
 from pointsman.engines.adapters import EngineKeys
-from pointsman.gateway import ExchangeRecord, Gateway, GatewayOptions
+from pointsman.gateway import Gateway, GatewayOptions
 from pointsman.gateway.observer import ReplayResult
 from pointsman.gateway.samples import Samples
 from pointsman.ports import PromptTokenizer

@@ -10,22 +10,13 @@ from pointsman.core.calibration import Calibration, Pace
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import (
     Admitted,
-    Arrived,
-    Compensated,
     Effect,
     Event,
-    Failed,
-    Held,
     ModelCard,
     NodeDescribed,
     NodeFacts,
     NodeJoined,
     NodeSpec,
-    Placed,
-    Recalled,
-    Refused,
-    Settled,
-    Started,
     Tick,
     Turned,
 )
@@ -33,6 +24,17 @@ from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
 from pointsman.core.node import Node
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.request import Outcome, Request
+from pointsman.core.request_events import (
+    Arrived,
+    Compensated,
+    Failed,
+    Held,
+    Placed,
+    Recalled,
+    Refused,
+    Settled,
+    Started,
+)
 from pointsman.core.scheduler import Scheduler
 from pointsman.core.scheme import Namespace
 

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from random import Random
 
 from pointsman.core.errors import FailureKind
-from pointsman.core.events import ModelCard, Verdict
+from pointsman.core.events import ModelCard
 from pointsman.core.homes import Keeper
 from pointsman.core.ids import RequestId
 from pointsman.core.request import Outcome, Request
+from pointsman.core.request_events import Verdict
 from pointsman.ports import Placer, VerdictSink
 
 

@@ -7,11 +7,12 @@ import msgspec
 from pointsman.core.blocks import Prompt
 from pointsman.core.decision import Decision, Ruling
 from pointsman.core.errors import ANSWERS, FAILURE_REASONS, FailureKind, Reason
-from pointsman.core.events import Held, ModelCard, Placed, RecallCause, Recalled, Refused
+from pointsman.core.events import ModelCard
 from pointsman.core.homes import Keeper
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
 from pointsman.core.limits import BUSY_ATTEMPTS_MAX
 from pointsman.core.request import Outcome, Request
+from pointsman.core.request_events import Held, Placed, RecallCause, Recalled, Refused
 from pointsman.core.scheme import Namespace
 from pointsman.ports import Placer, VerdictSink
 

@@ -8,13 +8,12 @@ they know of a prompt, and in nothing else.
 import time
 from collections.abc import Sequence
 
-import msgspec
-
 from pointsman.core.decision import Decision
 from pointsman.core.errors import EndCause
-from pointsman.core.events import Arrived, ModelCard, Placed, Settled
+from pointsman.core.events import ModelCard
 from pointsman.core.ids import ModelName
 from pointsman.core.request import Outcome, Request
+from pointsman.core.request_events import Arrived, Placed, Settled
 from tests.support.cluster import Answer
 from tests.support.driver import Driver
 
@@ -36,7 +35,7 @@ class TextTwin:
 
     def follow(self, request: Request, answer: Answer, took_s: float) -> None:
         """Book the request where it went, and what came of it."""
-        there = msgspec.structs.replace(request, labels=(("node", answer.node),))
+        there = request.but(labels=(("node", answer.node),))
         [placed] = self._driver.step(Arrived(there))
         assert isinstance(placed, Placed), placed
         self._driver.now_s += took_s

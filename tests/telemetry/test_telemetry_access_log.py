@@ -11,7 +11,7 @@ import pytest
 from pointsman.core.errors import Reason
 from pointsman.telemetry import access_log
 from pointsman.telemetry.access_log import AccessLog
-from tests.telemetry.records import Record, refused
+from tests.telemetry.records import STREAMED, refused
 
 
 def lines(stream: io.BytesIO) -> list[dict[str, object]]:
@@ -21,7 +21,7 @@ def lines(stream: io.BytesIO) -> list[dict[str, object]]:
 async def test_a_line_says_where_why_and_how_long() -> None:
     stream = io.BytesIO()
     log = AccessLog(stream, wall_s=lambda: 1_800_000_000.25)
-    log.exchange_ended(Record())
+    log.exchange_ended(STREAMED)
     log.close()
     (line,) = lines(stream)
     assert line == {
@@ -57,7 +57,7 @@ async def test_a_stream_that_takes_nothing_is_tried_again() -> None:
 
     stream = Reluctant()
     log = AccessLog(stream)
-    log.exchange_ended(Record())
+    log.exchange_ended(STREAMED)
     log.flush()
     assert log.state().lines_lost == 0
     stream.takes = True
@@ -81,8 +81,8 @@ async def test_lines_are_written_together_and_soon(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(access_log, "FLUSH_S", 0.01)
     stream = io.BytesIO()
     log = AccessLog(stream)
-    log.exchange_ended(Record())
-    log.exchange_ended(Record())
+    log.exchange_ended(STREAMED)
+    log.exchange_ended(STREAMED)
     assert stream.getvalue() == b""
     await asyncio.sleep(0.1)
     assert len(lines(stream)) == 2
@@ -94,7 +94,7 @@ async def test_a_flood_does_not_become_memory(monkeypatch: pytest.MonkeyPatch) -
     stream = io.BytesIO()
     log = AccessLog(stream)
     for _ in range(3):
-        log.exchange_ended(Record())
+        log.exchange_ended(STREAMED)
     assert len(lines(stream)) == 3
     log.close()
 
@@ -106,8 +106,8 @@ class _Full(io.BytesIO):
 
 async def test_a_full_disk_does_not_stop_the_service() -> None:
     log = AccessLog(_Full())
-    log.exchange_ended(Record())
-    log.exchange_ended(Record())
+    log.exchange_ended(STREAMED)
+    log.exchange_ended(STREAMED)
     log.close()
     log.close()
     assert log.state().lines_lost == 2
@@ -127,7 +127,7 @@ async def test_a_reader_that_stalls_does_not_stop_the_service(
     with read, stream:
         log = AccessLog(stream)
         for _ in range(1_000):
-            log.exchange_ended(Record())
+            log.exchange_ended(STREAMED)
         log.flush()
         assert log.state().lines_lost > 0
         assert caplog.text.count("lines are lost") == 1
@@ -150,6 +150,6 @@ class _Slow(io.BytesIO):
 async def test_short_writes_lose_nothing() -> None:
     stream = _Slow()
     log = AccessLog(stream)
-    log.exchange_ended(Record())
+    log.exchange_ended(STREAMED)
     log.close()
     assert len(lines(stream)) == 1

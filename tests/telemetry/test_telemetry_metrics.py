@@ -7,7 +7,7 @@ from pointsman.core.errors import EndCause, Reason
 from pointsman.core.ids import ModelName
 from pointsman.telemetry import metrics as metrics_module
 from pointsman.telemetry.metrics import RequestMetrics
-from tests.telemetry.records import Record, refused
+from tests.telemetry.records import STREAMED, refused
 
 
 class Metrics:
@@ -24,7 +24,7 @@ class Metrics:
 
 def test_a_finished_stream_counts_once_everywhere() -> None:
     metrics = Metrics()
-    metrics.requests.exchange_ended(Record())
+    metrics.requests.exchange_ended(STREAMED)
     good = {"model": "m", "endpoint": "chat", "status": "2xx", "end": "finished"}
     assert metrics.value("requests_total", **good) == 1
     assert metrics.value("prompt_tokens_total", model="m") == 100
@@ -65,13 +65,13 @@ def test_what_is_remembered_of_labels_is_bounded(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(metrics_module, "COMBINATIONS_MAX", 4)
     metrics = Metrics()
     for number in range(20):
-        metrics.requests.exchange_ended(Record(model=ModelName(f"m{number}")))
+        metrics.requests.exchange_ended(STREAMED.but(model=ModelName(f"m{number}")))
         assert max(len(metrics.requests._ends), len(metrics.requests._flows)) <= 4
 
 
 def test_a_model_loaded_later_gets_its_own_label() -> None:
     metrics = Metrics()
-    lora = Record(model=ModelName("lora"))
+    lora = STREAMED.but(model=ModelName("lora"))
     metrics.requests.exchange_ended(lora)
     metrics.served.add(ModelName("lora"))
     metrics.requests.forget_labels()
@@ -83,7 +83,7 @@ def test_a_model_loaded_later_gets_its_own_label() -> None:
 def test_unreported_hits_are_unknown_not_zero() -> None:
     """vllm-ascend#16639: a hit counter that stays 0 says nothing."""
     metrics = Metrics()
-    metrics.requests.exchange_ended(Record(cached_tokens=None))
+    metrics.requests.exchange_ended(STREAMED.but(cached_tokens=None))
     assert metrics.value("cached_tokens_reported_total", model="m", node="n1") == 0
     unreported = metrics.value("cached_tokens_unreported_requests_total", model="m", node="n1")
     assert unreported == 1
@@ -91,7 +91,7 @@ def test_unreported_hits_are_unknown_not_zero() -> None:
 
 def test_retries_and_truncation_show() -> None:
     metrics = Metrics()
-    metrics.requests.exchange_ended(Record(attempts=3, end=EndCause.TRUNCATED))
+    metrics.requests.exchange_ended(STREAMED.but(attempts=3, end=EndCause.TRUNCATED))
     labels = {"model": "m", "endpoint": "chat", "status": "2xx", "end": "truncated"}
     assert metrics.value("requests_total", **labels) == 1
     assert metrics.value("retries_total", model="m") == 2
@@ -109,6 +109,6 @@ def test_objectives_and_decisions_are_counted() -> None:
 
 def test_a_single_token_has_no_time_per_token() -> None:
     metrics = Metrics()
-    metrics.requests.exchange_ended(Record(output_tokens=1))
-    metrics.requests.exchange_ended(Record(output_tokens=None, streamed_tokens=0))
+    metrics.requests.exchange_ended(STREAMED.but(output_tokens=1))
+    metrics.requests.exchange_ended(STREAMED.but(output_tokens=None, streamed_tokens=0))
     assert metrics.value("tpot_seconds_count", model="m") == 0

@@ -7,7 +7,7 @@ import pytest
 from pointsman.core.errors import EndCause, Reason
 from pointsman.telemetry.access_log import AccessLog
 from pointsman.traffic.trace import TraceError, TraceFormat, read_trace
-from tests.telemetry.records import Record, refused
+from tests.telemetry.records import STREAMED, refused
 
 LINE = '{"time":"2025-01-01T00:00:%sZ","end":"%s","e2e_ms":%s,"prompt_tokens":7,"output_tokens":3}'
 
@@ -16,9 +16,9 @@ async def test_the_log_that_is_written_can_be_read() -> None:
     stream = io.BytesIO()
     clock_s = iter([1_700_000_002.5, 1_700_000_003.0, 1_700_000_003.25])
     log = AccessLog(stream, wall_s=lambda: next(clock_s))
-    log.exchange_ended(Record(e2e_s=1.0, prompt_tokens=100, output_tokens=11))
+    log.exchange_ended(STREAMED.but(e2e_s=1.0, prompt_tokens=100, output_tokens=11))
     log.exchange_ended(refused(Reason.QUEUE_FULL, 429))
-    log.exchange_ended(Record(e2e_s=3.0, prompt_tokens=50, output_tokens=9))
+    log.exchange_ended(STREAMED.but(e2e_s=3.0, prompt_tokens=50, output_tokens=9))
     log.close()
     trace = read_trace(stream.getvalue().splitlines(), name="access.jsonl")
     assert trace.format is TraceFormat.POINTSMAN

@@ -38,12 +38,13 @@ from pointsman.control.fleet import Fleet
 from pointsman.control.service import SchedulerService
 from pointsman.core.errors import Reason
 from pointsman.core.events import RulesChanged
+from pointsman.core.exchange_record import ExchangeRecord
 from pointsman.core.scheduler import Scheduler
 from pointsman.engines.adapters import EngineKeys
 from pointsman.engines.tokenizer import Unusable
 from pointsman.gateway import Gateway
 from pointsman.gateway.dry_run import would_ask
-from pointsman.gateway.observer import ExchangeRecord, ReplayResult
+from pointsman.gateway.observer import ReplayResult
 from pointsman.ports import PromptTokenizer
 from pointsman.telemetry.access_log import AccessLog, open_stream
 from pointsman.telemetry.cluster_metrics import ClusterMetrics, StateMetrics

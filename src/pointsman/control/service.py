@@ -19,23 +19,13 @@ from pointsman.core.decision import Decision, Ruling, without_routing
 from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.events import (
     Admitted,
-    Arrived,
-    Compensated,
     Effect,
     Event,
-    Failed,
-    Held,
     Left,
     ModelCard,
-    Placed,
     PolicyChosen,
-    Recalled,
-    Refused,
-    Settled,
-    Started,
     Tick,
     Turned,
-    Verdict,
     WarmUp,
 )
 from pointsman.core.health import Health
@@ -44,6 +34,18 @@ from pointsman.core.ids import ModelName, NodeId, RequestId
 from pointsman.core.limits import TICK_S_MAX, TICK_S_MIN
 from pointsman.core.policies import catalog
 from pointsman.core.request import Outcome, Request
+from pointsman.core.request_events import (
+    Arrived,
+    Compensated,
+    Failed,
+    Held,
+    Placed,
+    Recalled,
+    Refused,
+    Settled,
+    Started,
+    Verdict,
+)
 from pointsman.core.scheduler import Scheduler
 from pointsman.ports import DecisionSink, VerdictSink
 

@@ -41,10 +41,12 @@ Reading order, top-down; a file imports only from files below it:
     pins           what running requests hold together of a node's memory
     placement      what a placement is made of: question, answer, bookings
     events         what step() is told and what it answers
+    request_events  those of them that are about requests
     cache_events   what engines tell of their caches
     row            one candidate while it is chosen
     health         how a node is: transition table
     decision       the record of one decision
+    exchange_record  what is counted and logged of a request when it is over
     request        what routing knows of one request
     blocks         chained block hashing over text or tokens
     scheme         how a prompt is cut into blocks
@@ -54,6 +56,7 @@ Reading order, top-down; a file imports only from files below it:
     admission_rules  what admission goes by
     faded          counts that fade with time
     recent         what is kept of the latest
+    value          values that are native classes where they are compiled
     ids            names and numbers that must not be mixed up
 
 No async, socket, file, clock, log, environment or global random: time comes in as float

@@ -17,12 +17,13 @@ from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 
 from pointsman.core.bookings import Bookings
-from pointsman.core.events import Compensated, CompensationCause, NodeSignals
+from pointsman.core.events import NodeSignals
 from pointsman.core.flight import Flight
 from pointsman.core.ids import NodeId
 from pointsman.core.limits import LEASE_S_MAX, RESERVATION_FACTOR, RESERVATION_S_MAX, Rules
 from pointsman.core.node import Node
 from pointsman.core.records import compensation
+from pointsman.core.request_events import Compensated, CompensationCause
 
 REPORTS = 4
 """Reports in a row by which a request is missing: 2 s of them. One is late by what is on its way

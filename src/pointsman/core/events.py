@@ -1,7 +1,8 @@
 """What the scheduler is told, and what it answers: the whole vocabulary of `Scheduler.step`.
 
 Events go in, effects come out. Requests are named by `RequestId`, nodes by `NodeId` (one
-incarnation); an event about an incarnation that has ended is ignored and counted.
+incarnation); an event about an incarnation that has ended is ignored and counted. What is about
+requests is in `core/request_events.py`.
 """
 
 from collections.abc import Sequence
@@ -11,42 +12,20 @@ import msgspec
 
 from pointsman.core.blocks import Prompt
 from pointsman.core.cache_events import CacheChange, ChainStored
-from pointsman.core.decision import Decision
-from pointsman.core.errors import FailureKind, Reason
 from pointsman.core.health import Cause, Health
-from pointsman.core.ids import BlockHash, ModelName, NodeId, NodeName, RequestId
+from pointsman.core.ids import BlockHash, ModelName, NodeId, NodeName
 from pointsman.core.limits import Rules
-from pointsman.core.request import Outcome, Request
-
-# --- events: requests -------------------------------------------------------------------
-
-
-class Arrived(msgspec.Struct, frozen=True, gc=False):
-    """A client's request. Answered by exactly one of Placed, Held or Refused."""
-
-    request: Request
-
-
-class Started(msgspec.Struct, frozen=True, gc=False):
-    """The first byte of the node's answer is there: its prefill is over."""
-
-    request_id: RequestId
-
-
-class Failed(msgspec.Struct, frozen=True, gc=False):
-    """The attempt on the placed node ended before its first byte. Answered by Placed, inside the
-    retry budget, Held (it was recalled) or Refused."""
-
-    request_id: RequestId
-    kind: FailureKind
-
-
-class Settled(msgspec.Struct, frozen=True, gc=False):
-    """The request is over, whichever way. From any state; a second one changes nothing."""
-
-    request_id: RequestId
-    outcome: Outcome
-
+from pointsman.core.request_events import (
+    Arrived,
+    Compensated,
+    Failed,
+    Held,
+    Placed,
+    Recalled,
+    Refused,
+    Settled,
+    Started,
+)
 
 # --- events: nodes ----------------------------------------------------------------------
 
@@ -278,68 +257,6 @@ Event = (
 # --- effects ----------------------------------------------------------------------------
 
 
-class Placed(msgspec.Struct, frozen=True, gc=False):
-    """Send the request to this node. The lease stands until `Failed` or `Settled`."""
-
-    request_id: RequestId
-    node_id: NodeId
-    node: NodeName
-    url: str
-    decision: Decision
-
-
-class Held(msgspec.Struct, frozen=True, gc=False):
-    """Wait: Placed or Refused follows. `position` counts from 1."""
-
-    request_id: RequestId
-    position: int
-    decision: Decision
-
-
-class RecallCause(StrEnum):
-    """Why a placement is taken back."""
-
-    NODE_DOWN = "node_down"
-    PREEMPTED = "preempted"
-
-
-class Recalled(msgspec.Struct, frozen=True, gc=False):
-    """Abort the attempt there, and say `Failed(RECALLED)`; after a byte only if it `breaks`."""
-
-    request_id: RequestId
-    node_id: NodeId
-    cause: RecallCause
-    breaks: bool = False
-
-
-class CompensationCause(StrEnum):
-    """Why what was booked for a request is given back before anybody told of its end."""
-
-    MISSING = "missing"  # its engine has not counted it for a while
-    SILENT = "silent"  # no request may last as long
-
-
-class Compensated(msgspec.Struct, frozen=True, gc=False):
-    """So many KV blocks and a place on the node were given back. The request is not over: what is
-    told of it still counts, once."""
-
-    request_id: RequestId
-    node_id: NodeId
-    cause: CompensationCause
-    blocks: int
-    decision: Decision
-
-
-class Refused(msgspec.Struct, frozen=True, gc=False):
-    """Tell the client no. `detail` names what was asked for and the remedy."""
-
-    request_id: RequestId
-    reason: Reason
-    retry_after_s: float | None
-    detail: str
-    decision: Decision
-
-
 class Admitted(msgspec.Struct, frozen=True):
     """The incarnation that the node's events are to name from here on."""
 
@@ -375,5 +292,4 @@ class WarmUp(msgspec.Struct, frozen=True):
     within_s: float
 
 
-Verdict = Placed | Held | Refused | Recalled
 Effect = Placed | Held | Refused | Recalled | Compensated | Admitted | Turned | WarmUp | Left

@@ -2,19 +2,15 @@
 
 from typing import Final
 
-import msgspec
-
 from pointsman.core.calibration import OutputLengths, TokenRatio
 from pointsman.core.errors import EndCause, FailureKind
-from pointsman.core.events import IndexTrust, RecallCause
+from pointsman.core.events import IndexTrust
 from pointsman.core.node import Node
 from pointsman.core.placement import Attempt, Credit, Demand, Work
 from pointsman.core.request import Outcome, Request
+from pointsman.core.request_events import RecallCause
 from pointsman.core.row import Row
 from pointsman.core.self_check import Doubt
-
-_ANSWERED = frozenset({EndCause.FINISHED})
-
 
 _DECODED_MIN: Final = 0.25
 """At least this share of the time between first byte and end is taken to be decoding, however
@@ -81,7 +77,7 @@ class Flight:
         before, node_id = self.attempt, self.node.id
         tried, avoided = (*before.tried, node_id), (*before.avoided, node_id)
         busy = before.busy + (kind is FailureKind.BUSY)
-        return Attempt(self.request, before.arrived_s, tried, avoided, before.recalls, busy)
+        return before.but(tried=tried, avoided=avoided, busy=busy)
 
     def recalled_attempt(self) -> Attempt:
         """The same request, taken back: to be placed anew, elsewhere if its node is in trouble but
@@ -90,7 +86,7 @@ class Flight:
         avoided = before.avoided
         if self.recall is RecallCause.NODE_DOWN and node.serving and node.condition.is_stuck:
             avoided = (*avoided, node.id)
-        return msgspec.structs.replace(before, avoided=avoided, recalls=before.recalls + 1)
+        return before.but(avoided=avoided, recalls=before.recalls + 1)
 
     def started(self, now_s: float) -> None:
         """The first byte is there. A second call changes nothing.
@@ -120,7 +116,7 @@ class Flight:
 
     def answered(self, outcome: Outcome) -> bool:
         """Whether the node prefilled the prompt, as far as can be known."""
-        return self.started_s is not None or outcome.end in _ANSWERED
+        return self.started_s is not None or outcome.end is EndCause.FINISHED
 
 
 def check_hits(flight: Flight, outcome: Outcome) -> bool:

@@ -55,7 +55,7 @@ class Homes:
         home = self._homes.get(request.continues)
         if home is None or self._cluster.get(home.node_id) is None:
             return request
-        return msgspec.structs.replace(request, home=home.node_id)
+        return request.but(home=home.node_id)
 
     def keeper(self, response_id: str) -> Keeper | None:
         """Who keeps the response, up or not; None where that is not known, or over."""

@@ -2,26 +2,39 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
-
-import msgspec
+from typing import Final
 
 from pointsman.core.errors import Reason
 from pointsman.core.ids import BlockHash, NodeId, RequestId, Slot
 from pointsman.core.request import Request
 from pointsman.core.row import Row
 from pointsman.core.scheme import Unit
+from pointsman.core.value import Value
 
 
-class Attempt(msgspec.Struct, frozen=True, gc=False):
+class Attempt(Value):
     """One try to place a request: since when it is here, the nodes it failed on and how many of
     these were busy, those that are left out this time, and how often it was taken back from one."""
 
-    request: Request
-    arrived_s: float
-    tried: tuple[NodeId, ...] = ()
-    avoided: tuple[NodeId, ...] = ()
-    recalls: int = 0
-    busy: int = 0
+    __match_args__ = ("request", "arrived_s", "tried", "avoided", "recalls", "busy")
+    __slots__ = __match_args__
+
+    def __init__(
+        self,
+        request: Request,
+        arrived_s: float,
+        *,
+        tried: tuple[NodeId, ...] = (),
+        avoided: tuple[NodeId, ...] = (),
+        recalls: int = 0,
+        busy: int = 0,
+    ) -> None:
+        self.request: Final = request
+        self.arrived_s: Final = arrived_s
+        self.tried: Final = tried
+        self.avoided: Final = avoided
+        self.recalls: Final = recalls
+        self.busy: Final = busy
 
     @property
     def number(self) -> int:
@@ -29,66 +42,124 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
         return len(self.tried) + self.recalls + 1
 
 
-class Demand(msgspec.Struct, frozen=True, gc=False):
+class Demand(Value):
     """What a request asks of any node, in tokens: its prompt, and the output expected.
     `context_tokens` is what a context must hold, as far as that is certain."""
 
-    prompt_tokens: int
-    output_tokens: int
-    context_tokens: int = 0
+    __match_args__ = ("prompt_tokens", "output_tokens", "context_tokens")
+    __slots__ = __match_args__
+
+    def __init__(self, prompt_tokens: int, output_tokens: int, context_tokens: int = 0) -> None:
+        self.prompt_tokens: Final = prompt_tokens
+        self.output_tokens: Final = output_tokens
+        self.context_tokens: Final = context_tokens
 
 
-class Choice(msgspec.Struct, frozen=True, gc=False):
+class Choice(Value):
     """Place it there. `ties` counts the rows that were as good, the chosen one included."""
 
-    row: Row
-    ties: int
-    why: str
+    __match_args__ = ("row", "ties", "why")
+    __slots__ = __match_args__
+
+    def __init__(self, row: Row, ties: int, why: str) -> None:
+        self.row: Final = row
+        self.ties: Final = ties
+        self.why: Final = why
 
 
-class Hold(msgspec.Struct, frozen=True, gc=False):
+class Hold(Value):
     """Keep it in the central queue; ask again when something changes."""
 
-    why: str
+    __match_args__ = ("why",)
+    __slots__ = __match_args__
+
+    def __init__(self, why: str) -> None:
+        self.why: Final = why
 
 
-class Refusal(msgspec.Struct, frozen=True, gc=False):
+class Refusal(Value):
     """No node can take it, and waiting does not help."""
 
-    reason: Reason
-    detail: str
+    __match_args__ = ("reason", "detail")
+    __slots__ = __match_args__
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        self.reason: Final = reason
+        self.detail: Final = detail
 
 
-class Route(msgspec.Struct, frozen=True, gc=False):
+class Route(Value):
     """The answer, and all that led to it. `candidate_count` is before the shortlist;
     `boundary` ends what is held anywhere of the prompt, at `boundary_tokens`."""
 
-    demand: Demand
-    rows: Sequence[Row]
-    candidate_count: int
-    answer: Choice | Hold | Refusal
-    boundary: BlockHash | None = None
-    boundary_tokens: int = 0
-    looked: bool = True  # whether any node was
+    __match_args__ = (
+        "demand",
+        "rows",
+        "candidate_count",
+        "answer",
+        "boundary",
+        "boundary_tokens",
+        "looked",
+    )
+    __slots__ = __match_args__
 
-    def but(self, answer: Hold | Refusal) -> "Route":
+    def __init__(
+        self,
+        demand: Demand,
+        rows: Sequence[Row],
+        candidate_count: int,
+        answer: Choice | Hold | Refusal,
+        *,
+        boundary: BlockHash | None = None,
+        boundary_tokens: int = 0,
+        looked: bool = True,
+    ) -> None:
+        self.demand: Final = demand
+        self.rows: Final = rows
+        self.candidate_count: Final = candidate_count
+        self.answer: Final = answer
+        self.boundary: Final = boundary
+        self.boundary_tokens: Final = boundary_tokens
+        self.looked: Final = looked
+
+    def answered(self, answer: Hold | Refusal) -> "Route":
         """The same rows with another answer than the policy's."""
         return Route(self.demand, self.rows, self.candidate_count, answer, looked=self.looked)
 
 
-class Work(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class Work(Value):
     """What one request adds to its node until it settles. Booked once, unbooked once.
 
     `prefill_s` is work, without the engine's fixed latency: it adds up in a queue. `hit_share` is
     what the node holds of the prompt.
     """
 
-    new_tokens: int
-    attention: float
-    prefill_s: float
-    hit_share: float
-    kv_tokens: int
-    output_tokens: int
+    __match_args__ = (
+        "new_tokens",
+        "attention",
+        "prefill_s",
+        "hit_share",
+        "kv_tokens",
+        "output_tokens",
+    )
+    __slots__ = __match_args__
+
+    def __init__(
+        self,
+        *,
+        new_tokens: int,
+        attention: float,
+        prefill_s: float,
+        hit_share: float,
+        kv_tokens: int,
+        output_tokens: int,
+    ) -> None:
+        self.new_tokens: Final = new_tokens
+        self.attention: Final = attention
+        self.prefill_s: Final = prefill_s
+        self.hit_share: Final = hit_share
+        self.kv_tokens: Final = kv_tokens
+        self.output_tokens: Final = output_tokens
 
 
 class LeaseState(StrEnum):
@@ -98,12 +169,16 @@ class LeaseState(StrEnum):
     COMMITTED = "committed"  # its prefill is over: the blocks are taken
 
 
-class Segments(msgspec.Struct, frozen=True, gc=False):
+class Segments(Value):
     """A prompt cut where others may part from it: the hash of each segment's end in the chain, and
     the node's blocks up to there."""
 
-    marks: Sequence[BlockHash]
-    ends: Sequence[int]
+    __match_args__ = ("marks", "ends")
+    __slots__ = __match_args__
+
+    def __init__(self, marks: Sequence[BlockHash], ends: Sequence[int]) -> None:
+        self.marks: Final = marks
+        self.ends: Final = ends
 
     @property
     def blocks(self) -> int:
@@ -113,44 +188,77 @@ class Segments(msgspec.Struct, frozen=True, gc=False):
 NO_SEGMENTS = Segments((), ())
 
 
-class Footprint(msgspec.Struct, frozen=True, gc=False):
+class Footprint(Value):
     """KV blocks that a request holds while it runs, and those of them that it may share."""
 
-    blocks: int
-    segments: Segments
+    __match_args__ = ("blocks", "segments")
+    __slots__ = __match_args__
+
+    def __init__(self, blocks: int, segments: Segments) -> None:
+        self.blocks: Final = blocks
+        self.segments: Final = segments
 
 
-class Lease(msgspec.Struct, frozen=True, gc=False):
+class Lease(Value):
     """KV blocks of one node, promised to one request: its own, and its part in `segments`, which
     others may hold as well."""
 
-    request_id: RequestId
-    node_id: NodeId
-    own_blocks: int
-    segments: Segments
-    state: LeaseState
+    __match_args__ = ("request_id", "node_id", "own_blocks", "segments", "state")
+    __slots__ = __match_args__
+
+    def __init__(
+        self,
+        request_id: RequestId,
+        node_id: NodeId,
+        own_blocks: int,
+        segments: Segments,
+        state: LeaseState,
+    ) -> None:
+        self.request_id: Final = request_id
+        self.node_id: Final = node_id
+        self.own_blocks: Final = own_blocks
+        self.segments: Final = segments
+        self.state: Final = state
 
 
-class Credit(msgspec.Struct, frozen=True, gc=False):
+class Credit(Value):
     """Blocks that a placement added to a node's account, for taking them back."""
 
-    slot: Slot
-    unit: Unit
-    hashes: Sequence[BlockHash]
+    __match_args__ = ("slot", "unit", "hashes")
+    __slots__ = __match_args__
+
+    def __init__(self, slot: Slot, unit: Unit, hashes: Sequence[BlockHash]) -> None:
+        self.slot: Final = slot
+        self.unit: Final = unit
+        self.hashes: Final = hashes
 
 
-class Waiting(msgspec.Struct, frozen=True, gc=False):
+class Waiting(Value):
     """A held request: since when it waits, and until when it may. `tokens` is what it asks for,
     prompt and output; `lane` its class by that; `is_very_long` whether its prompt is of those that
     have a quota. `load` is the share of its nodes that was taken when it came."""
 
-    attempt: Attempt
-    since_s: float
-    deadline_s: float
-    tokens: int
-    lane: int
-    is_very_long: bool
-    load: float
+    __match_args__ = ("attempt", "since_s", "deadline_s", "tokens", "lane", "is_very_long", "load")
+    __slots__ = __match_args__
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        *,
+        since_s: float,
+        deadline_s: float,
+        tokens: int,
+        lane: int,
+        is_very_long: bool,
+        load: float,
+    ) -> None:
+        self.attempt: Final = attempt
+        self.since_s: Final = since_s
+        self.deadline_s: Final = deadline_s
+        self.tokens: Final = tokens
+        self.lane: Final = lane
+        self.is_very_long: Final = is_very_long
+        self.load: Final = load
 
     @property
     def request(self) -> Request:

@@ -17,7 +17,6 @@ from typing import Final
 from pointsman.core.admission.retry_budget import RetryBudget
 from pointsman.core.bookings import Bookings
 from pointsman.core.candidates import matches
-from pointsman.core.events import RecallCause, Recalled
 from pointsman.core.flight import Flight
 from pointsman.core.ids import NodeId
 from pointsman.core.limits import (
@@ -32,6 +31,7 @@ from pointsman.core.limits import (
 from pointsman.core.node import Node
 from pointsman.core.placement import Attempt, Choice, Demand, Hold, Route
 from pointsman.core.request import Request
+from pointsman.core.request_events import RecallCause, Recalled
 from pointsman.core.row import Row
 
 _OVERDUE_FACTOR: Final = 2.0

@@ -23,7 +23,7 @@ from pointsman.core.limits import CERTAIN_SHARE, FLIGHTS_MAX, RETRY_AFTER_MAX_S,
 from pointsman.core.node import Node
 from pointsman.core.placement import Demand, Hold, Refusal, Route
 from pointsman.core.policies.base import Policy
-from pointsman.core.request import Request, cached_under, meaning_one_of
+from pointsman.core.request import Request
 from pointsman.core.residency import Levels, Residency, hit_tokens
 from pointsman.core.row import Row
 
@@ -90,7 +90,7 @@ class Router:
             if invested:
                 self._invest(seen, rows, tokens, invested, now_s)
         answer = policy.choose(request, rows, rng)
-        return Route(demand, rows, len(nodes), answer, boundary, tokens)
+        return Route(demand, rows, len(nodes), answer, boundary=boundary, boundary_tokens=tokens)
 
     def _rows(
         self,
@@ -162,10 +162,10 @@ class Router:
         """A request that names no model means the only one served; one that gives a further name
         of a model shares the cache of the first."""
         if not request.model:
-            request = meaning_one_of(request, [card.name for card in self._cluster.models()])
+            request = request.meaning_one_of([card.name for card in self._cluster.models()])
         self._cluster.serving(request.model)
         first = self._cluster.first_names.get(request.model)
-        return request if first is None else cached_under(request, first)
+        return request if first is None else request.cached_under(first)
 
     def retry_after_s(
         self, model: ModelName, reason: Reason, now_s: float, *, turn_s: float = 0.0

@@ -13,22 +13,14 @@ from pointsman.core import records
 from pointsman.core.decision import Decision, Prospect
 from pointsman.core.errors import ANSWERS, FAILURE_REASONS, FailureKind, Reason
 from pointsman.core.events import (
-    Arrived,
-    Compensated,
     Effect,
     Event,
-    Failed,
-    Held,
     IndexTrust,
     NodeEvent,
     NodeJoined,
     NodeReported,
-    Placed,
     PolicyChosen,
-    Refused,
     RulesChanged,
-    Settled,
-    Started,
     Tick,
 )
 from pointsman.core.flight import Flight, check_hits, learn
@@ -41,6 +33,16 @@ from pointsman.core.policies import catalog
 from pointsman.core.policies.marginal_cost import MarginalCost
 from pointsman.core.recalls import gives_way
 from pointsman.core.request import Outcome, Request
+from pointsman.core.request_events import (
+    Arrived,
+    Compensated,
+    Failed,
+    Held,
+    Placed,
+    Refused,
+    Settled,
+    Started,
+)
 from pointsman.core.row import Row
 from pointsman.core.state import SchedulerState
 
@@ -110,7 +112,7 @@ class Scheduler(SchedulerState):
             return self._router.without_look(demand, answer)
         route = self._route(attempt, demand, now_s)
         hold = admission.newcomer_hold(request, route)
-        return route if hold is None else route.but(hold)
+        return route if hold is None else route.answered(hold)
 
     def _place(self, attempt: Attempt, route: Route, now_s: float) -> Effect:
         """Make the route true: book it on its node, hold it, or refuse it."""
@@ -138,7 +140,7 @@ class Scheduler(SchedulerState):
         prospect = self._admission.prospect(attempt.request, route.demand, now_s)
         refusal = self._admission.hold_refusal(attempt, prospect)
         if refusal is not None:
-            return self._refuse(attempt, route.but(refusal), now_s, prospect)
+            return self._refuse(attempt, route.answered(refusal), now_s, prospect)
         decision = self._record(attempt, route, now_s, prospect=prospect)
         self._admission.hold(attempt, route.demand, now_s)
         self.stats.held += 1
@@ -198,10 +200,10 @@ class Scheduler(SchedulerState):
         busy, failed = attempt.busy, len(attempt.tried) - attempt.busy
         may_go_on = self._retries.rules.allow(failed=failed, busy=busy)
         if not may_go_on or not isinstance(route.answer, Choice):
-            return self._refuse(attempt, route.but(refusal), now_s)
+            return self._refuse(attempt, route.answered(refusal), now_s)
         if not self._retries.take():
             spent = Refusal(reason, f"{refusal.detail} The retry budget is spent.")
-            return self._refuse(attempt, route.but(spent), now_s)
+            return self._refuse(attempt, route.answered(spent), now_s)
         self.stats.retried += 1
         return self._place(attempt, route, now_s)
 
@@ -392,5 +394,5 @@ class Scheduler(SchedulerState):
             request, demand, self._policy, Random(0), tried=(), now_s=now_s, every_node=True
         )
         answer = self._admission.gate_answer(request, demand, now_s)
-        route = route if answer is None else route.but(answer)
+        route = route if answer is None else route.answered(answer)
         return self._record(attempt, route, now_s, rows_max=None)

@@ -39,14 +39,13 @@ ports and, for the keys that engines ask for, `engines.adapters`; never another 
 scheduler: placement is behind `ports.Placer`.
 """
 
-from pointsman.gateway.observer import ExchangeRecord, GatewayObserver
+from pointsman.gateway.observer import GatewayObserver
 from pointsman.gateway.options import ApiKey, GatewayOptions, key_digest
 from pointsman.gateway.samples import Samples
 from pointsman.gateway.server import Gateway, GatewayState
 
 __all__ = [
     "ApiKey",
-    "ExchangeRecord",
     "Gateway",
     "GatewayObserver",
     "GatewayOptions",

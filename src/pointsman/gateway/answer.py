@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from pointsman.core.decision import Prospect
 from pointsman.core.errors import FAILURE_REASONS, FailureKind, Reason
-from pointsman.core.events import Held, Placed, Refused, Verdict
 from pointsman.core.ids import RequestId
+from pointsman.core.request_events import Held, Placed, Refused, Verdict
 from pointsman.gateway.heads import STREAM_LINES, Header, RequestHead, reply_pieces, status_line
 from pointsman.gateway.keys import Key
 from pointsman.gateway.relay import Framing, Relay, framing_line, is_event_stream, reset

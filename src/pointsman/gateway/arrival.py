@@ -7,10 +7,10 @@ from typing import Final
 
 from pointsman.core.blocks import Prompt
 from pointsman.core.errors import Reason
-from pointsman.core.events import Refused, Verdict
 from pointsman.core.homes import Keeper
 from pointsman.core.ids import ModelName, RequestId
-from pointsman.core.request import Outcome, Request, meaning_one_of
+from pointsman.core.request import Outcome, Request
+from pointsman.core.request_events import Refused, Verdict
 from pointsman.core.scheme import Namespace
 from pointsman.gateway.attempts import engine_head
 from pointsman.gateway.forwarded import client_address
@@ -90,7 +90,7 @@ class Arrival:
         if not request.client:
             request = known_by_prompt(request)
         if not request.model:
-            request = meaning_one_of(request, [c.name for c in self._shared.placer.models()])
+            request = request.meaning_one_of([c.name for c in self._shared.placer.models()])
         request = self._enter(request, fields)
         self._priority_lines = priority_lines(request.priority, fields, self._head)
         return request

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pointsman.core.events import ModelCard
 from pointsman.core.ids import RequestId
-from pointsman.core.request import Request, meaning_one_of
+from pointsman.core.request import Request
 from pointsman.gateway.heads import BadHead, RequestHead
 from pointsman.gateway.routing import core_request, routing_fields, with_tokens
 from pointsman.ports import PromptTokenizer
@@ -31,7 +31,7 @@ async def would_ask(
         head.read([(name.encode(), value.encode()) for name, value in headers.items()])
         fields = routing_fields(endpoint, head, body)
         request = core_request(RequestId("explain"), fields, head)
-        request = meaning_one_of(request, [card.name for card in models()])
+        request = request.meaning_one_of([card.name for card in models()])
     except BadHead as bad_head:
         raise ValueError(bad_head.detail) from None
     except BadRequest as bad_request:

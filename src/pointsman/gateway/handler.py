@@ -9,9 +9,9 @@ import logging
 from typing import Final, assert_never
 
 from pointsman.core.errors import FAILURE_REASONS, EndCause, FailureKind, Reason
-from pointsman.core.events import Held, Placed, Recalled, Refused, Verdict
 from pointsman.core.exchange import Exchange, State
 from pointsman.core.request import Outcome, Request
+from pointsman.core.request_events import Held, Placed, Recalled, Refused, Verdict
 from pointsman.gateway.answer import Answer, EngineAnswer
 from pointsman.gateway.arrival import Arrival
 from pointsman.gateway.attempts import (

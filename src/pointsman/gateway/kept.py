@@ -9,10 +9,11 @@ from typing import Final
 
 from pointsman.core.decision import Decision, Ruling, without_routing
 from pointsman.core.errors import FAILURE_REASONS, FailureKind, Reason
-from pointsman.core.events import ModelCard, Placed, Refused
+from pointsman.core.events import ModelCard
 from pointsman.core.homes import Keeper
 from pointsman.core.ids import RequestId
 from pointsman.core.request import Outcome, Request
+from pointsman.core.request_events import Placed, Refused
 from pointsman.ports import Placer, VerdictSink
 
 POLICY: Final = "keeper"

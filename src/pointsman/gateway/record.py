@@ -1,11 +1,11 @@
 """What came of an exchange that has ended, from all that took part in it."""
 
 from pointsman.core.errors import EndCause, Reason
-from pointsman.core.events import Placed
 from pointsman.core.exchange import Exchange
+from pointsman.core.exchange_record import ExchangeRecord
 from pointsman.core.request import Outcome
+from pointsman.core.request_events import Placed
 from pointsman.gateway.arrival import Arrival
-from pointsman.gateway.observer import ExchangeRecord
 from pointsman.gateway.relay import Relay
 from pointsman.wire.usage import Said
 

@@ -5,7 +5,6 @@ from array import array
 from collections.abc import Mapping
 from typing import Final
 
-import msgspec
 from xxhash import xxh3_128_hexdigest
 
 from pointsman.core.blocks import Prompt
@@ -168,12 +167,12 @@ def with_tokens(request: Request, tokens: "array[int]") -> Request:
     """The request, its prompt known as token ids, too."""
     prompt = request.prompt
     prompt = Prompt(prompt.namespace, text=prompt.text, tokens=tokens)
-    return msgspec.structs.replace(request, prompt=prompt)
+    return request.but(prompt=prompt)
 
 
 def known_by_prompt(request: Request) -> Request:
     """The request of a client without key and address: who says the same is taken for it."""
-    return msgspec.structs.replace(request, client=f"prompt:{request.prompt.fingerprint():x}")
+    return request.but(client=f"prompt:{request.prompt.fingerprint():x}")
 
 
 def _output_tokens(fields: RoutingFields) -> int | None:

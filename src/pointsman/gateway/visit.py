@@ -2,8 +2,6 @@
 
 from math import ceil
 
-import msgspec
-
 from pointsman.core.admission.pressure import jittered_s
 from pointsman.core.blocks import Prompt
 from pointsman.core.errors import EndCause, Reason
@@ -64,7 +62,7 @@ class Visit:
         priority = min(request.priority, rules.priority_max)
         if tenant == request.tenant and priority == request.priority:
             return request
-        return msgspec.structs.replace(request, tenant=tenant, priority=priority)
+        return request.but(tenant=tenant, priority=priority)
 
 
 def _estimate(prompt: Prompt) -> int:

@@ -6,33 +6,25 @@ It does what the HTTP gateway and the scheduler service do, with delays instead 
 from collections.abc import Callable
 from typing import assert_never
 
-import msgspec
-
 from pointsman.core.errors import ANSWERS, EndCause, FailureKind, Reason
-from pointsman.core.events import (
-    Admitted,
-    Arrived,
-    Compensated,
-    Effect,
-    Event,
-    Failed,
-    Held,
-    Left,
-    Placed,
-    Recalled,
-    Refused,
-    Settled,
-    Started,
-    Tick,
-    Turned,
-    WarmUp,
-)
+from pointsman.core.events import Admitted, Effect, Event, Left, Tick, Turned, WarmUp
 from pointsman.core.exchange import Exchange
 from pointsman.core.health import WATCHED, Health
 from pointsman.core.ids import NodeId, NodeName, RequestId
 from pointsman.core.limits import TICK_S_MAX, TICK_S_MIN, Timeouts
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.request import Outcome, Request
+from pointsman.core.request_events import (
+    Arrived,
+    Compensated,
+    Failed,
+    Held,
+    Placed,
+    Recalled,
+    Refused,
+    Settled,
+    Started,
+)
 from pointsman.core.scheduler import Scheduler
 from pointsman.engines.compute_model import Job
 from pointsman.sim.answer import Answer, Caller
@@ -336,8 +328,7 @@ class SimulatedGateway:
         known = self._knowledge
         if known.prefill_error == known.decode_error == 1.0:
             return outcome
-        return msgspec.structs.replace(
-            outcome,
+        return outcome.but(
             ttft_s=None if outcome.ttft_s is None else outcome.ttft_s * known.prefill_error,
             decode_s=None if outcome.decode_s is None else outcome.decode_s * known.decode_error,
         )

@@ -19,9 +19,9 @@ from typing import BinaryIO
 import msgspec
 
 from pointsman.core.errors import EndCause, Reason
+from pointsman.core.exchange_record import ExchangeRecord
 from pointsman.core.ids import ModelName, NodeName, RequestId
 from pointsman.telemetry.reader import poll_of
-from pointsman.telemetry.record import FinishedRequest
 
 FLUSH_S = 0.2
 """How late a line may be."""
@@ -92,7 +92,7 @@ class AccessLog:
     def state(self) -> AccessLogState:
         return AccessLogState(self._lines_lost)
 
-    def exchange_ended(self, record: FinishedRequest) -> None:
+    def exchange_ended(self, record: ExchangeRecord) -> None:
         """Note a request that is over. Called on the loop's thread."""
         self._buffer += self._encode(self._line(record))
         self._buffer += b"\n"
@@ -156,12 +156,12 @@ class AccessLog:
     def _flush_in(self, seconds: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(seconds, self.flush)
 
-    def _line(self, record: FinishedRequest) -> AccessLine:
+    def _line(self, record: ExchangeRecord) -> AccessLine:
         return AccessLine(
             time=self._timestamp(),
             id=record.request_id,
             model=record.model,
-            endpoint=record.endpoint or "unknown",
+            endpoint=record.endpoint,
             status=record.status,
             end=record.end,
             reason=record.reason,
@@ -205,7 +205,7 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1_000, 3)
 
 
-def _output_tokens(record: FinishedRequest) -> int | None:
+def _output_tokens(record: ExchangeRecord) -> int | None:
     """The engine's own count, else what was seen streaming by."""
     return (
         record.output_tokens if record.output_tokens is not None else record.streamed_tokens or None

@@ -15,8 +15,8 @@ from prometheus_client.registry import CollectorRegistry
 
 from pointsman.core.admission.gate import Watermark
 from pointsman.core.admission.retry_guard import RetryGuard
-from pointsman.core.events import CompensationCause
 from pointsman.core.health import SERVING, Cause, Health
+from pointsman.core.request_events import CompensationCause
 from pointsman.core.scheduler import Scheduler
 from pointsman.core.views import HOT_PREFIXES_SHOWN, AdmissionView, HotPrefixView, NodeView
 

@@ -12,9 +12,9 @@ from enum import StrEnum
 from prometheus_client.registry import CollectorRegistry
 
 from pointsman.core.errors import Reason
+from pointsman.core.exchange_record import ExchangeRecord
 from pointsman.core.ids import ModelName
 from pointsman.telemetry.instruments import OTHER, Counter, CounterChild, Histogram, HistogramChild
-from pointsman.telemetry.record import FinishedRequest
 
 TTFT_BOUNDS_S = (
     *(0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0),
@@ -52,7 +52,7 @@ class RequestMetrics:
             bounds=DECISION_BOUNDS_S,
         ).labels()
 
-    def exchange_ended(self, record: FinishedRequest) -> None:
+    def exchange_ended(self, record: ExchangeRecord) -> None:
         """Count a request that is over."""
         key = (record.model, record.endpoint, record.status, record.end, record.reason)
         ended = self._ends.get(key)
@@ -88,16 +88,16 @@ class RequestMetrics:
         self._ends.clear()
         self._flows.clear()
 
-    def _resolve_end(self, record: FinishedRequest) -> "_Ended":
+    def _resolve_end(self, record: ExchangeRecord) -> "_Ended":
         if len(self._ends) >= COMBINATIONS_MAX:
             self._ends.clear()
-        model, endpoint = self._label(record.model), record.endpoint or OTHER
+        model, endpoint = self._label(record.model), record.endpoint
         status = "none" if record.status is None else f"{record.status // 100}xx"
         requests = self._families.requests.labels(model, endpoint, status, record.end)
         reason = record.reason
         return _Ended(requests, self._families.refusals.labels(reason, model) if reason else None)
 
-    def _resolve_flow(self, record: FinishedRequest) -> "_Flow":
+    def _resolve_flow(self, record: ExchangeRecord) -> "_Flow":
         if len(self._flows) >= COMBINATIONS_MAX:
             self._flows.clear()
         return _Flow(self._families, self._label(record.model), record.node or "none")
@@ -189,7 +189,7 @@ class _Flow:
         self._reported: CounterChild = families.reported.labels(model, node)
         self._unreported: CounterChild = families.unreported.labels(model, node)
 
-    def count(self, record: FinishedRequest) -> None:
+    def count(self, record: ExchangeRecord) -> None:
         if record.queue_s is not None:
             self._queue.observe(record.queue_s)
         if record.attempts > 1:
@@ -202,7 +202,7 @@ class _Flow:
             self._ttft.observe(ttft_s)
         self._count_tokens(record, ttft_s)
 
-    def _count_tokens(self, record: FinishedRequest, ttft_s: float) -> None:
+    def _count_tokens(self, record: ExchangeRecord, ttft_s: float) -> None:
         output = record.output_tokens
         if output is None:
             output = record.streamed_tokens

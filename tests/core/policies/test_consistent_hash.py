@@ -5,7 +5,6 @@ from math import ceil
 from random import Random
 
 import pytest
-from msgspec import structs
 
 from pointsman.core.blocks import Prompt
 from pointsman.core.ids import BlockHash
@@ -79,7 +78,7 @@ def test_a_traces_prompts_are_known_by_their_blocks() -> None:
         hashes = [BlockHash(block) for block in blocks]
         asks = request(f"r{number}")
         prompt = Prompt.chained(asks.prompt.namespace, 512 * len(blocks), {large: hashes})
-        return structs.replace(asks, prompt=prompt)
+        return asks.but(prompt=prompt)
 
     assert len({home(traced(i, [1, i]), rows) for i in range(20)}) == 1
     assert len({home(traced(i, [i, 1]), rows) for i in range(200)}) == 10

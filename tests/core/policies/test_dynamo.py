@@ -5,7 +5,6 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 
 from pointsman.core.blocks import Prompt
 from pointsman.core.ids import BlockHash, NodeName, RequestId
@@ -96,7 +95,7 @@ def test_blocks_are_those_of_the_node() -> None:
         asked = request(request_id)
         hashes = chain(list(blocks))
         prompt = Prompt.chained(asked.prompt.namespace, 512 * len(blocks), {large: hashes})
-        return structs.replace(asked, prompt=prompt)
+        return asked.but(prompt=prompt)
 
     policy.placed(traced("x", 1, 2), row("a", block_tokens=512))
     rows = [row(name, prompt=1_024, block_tokens=512) for name in "ab"]

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from math import inf
 from typing import Final
 
-from msgspec import structs
-
 from pointsman.core.admission.gate import Gate, Watermark
 from pointsman.core.admission.held import HeldQueue
 from pointsman.core.admission.load import Loads
@@ -55,7 +53,7 @@ class Admission:
         pool, is_bound = self._rules.long_context_pool, request.home is not None
         if not pool or is_bound or request.pool is not None or not self.is_very_long(demand):
             return request
-        there = structs.replace(request, pool=pool)
+        there = request.but(pool=pool)
         return there if self.loads.part(there).nodes else request
 
     def count_arrival(self, request: Request, now_s: float) -> None:
@@ -89,7 +87,7 @@ class Admission:
         of normal priority at most, or anybody waits there already."""
         if not self.loads.part(request).nodes:
             return False
-        modest = structs.replace(request, priority=min(request.priority, PRIORITY_NORMAL))
+        modest = request.but(priority=min(request.priority, PRIORITY_NORMAL))
         if self.gate_answer(modest, demand, now_s) is not None:
             return True
         return self.held.has_queue(request)

@@ -116,12 +116,12 @@ class HeldQueue:
         rules, tokens = self._rules, prompt_tokens + output_tokens
         waiting = Waiting(
             attempt,
-            since_s,
-            since_s + (self.hold_s(request) if hold_s is None else hold_s),
-            tokens,
-            lane_of(tokens),
-            prompt_tokens >= rules.long_context_tokens,
-            load,
+            since_s=since_s,
+            deadline_s=since_s + (self.hold_s(request) if hold_s is None else hold_s),
+            tokens=tokens,
+            lane=lane_of(tokens),
+            is_very_long=prompt_tokens >= rules.long_context_tokens,
+            load=load,
         )
         self._insert(waiting)
         self._line(waiting).order.add(waiting)
