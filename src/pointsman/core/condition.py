@@ -26,6 +26,7 @@ from pointsman.core.warming import Warming
 _FAILURES_KEPT = 64
 _DOUBLINGS_MAX = 16  # far over any bound: 2^16 seconds
 
+_HALF_OPEN = Health.HALF_OPEN  # Python 3.11 takes 0.1 us to look an enum's member up
 _RELATIVE = frozenset({Cause.SLOW, Cause.OVERDUE, Cause.QUEUE})
 _ANSWERED_BY_PROBES = frozenset({Cause.PROBES, Cause.UNREACHABLE})
 
@@ -118,7 +119,7 @@ class Condition:
 
     def placed(self, request_id: RequestId) -> None:
         """A request goes there. While half open it is the trial."""
-        if self.state is Health.HALF_OPEN:
+        if self.state is _HALF_OPEN:
             self._trials[request_id] = None
 
     def ended(self, request_id: RequestId) -> None:

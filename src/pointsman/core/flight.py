@@ -12,6 +12,8 @@ from pointsman.core.request_events import RecallCause
 from pointsman.core.row import Row
 from pointsman.core.self_check import Doubt
 
+_FINISHED: Final = EndCause.FINISHED  # Python 3.11 takes 0.1 us to look an enum's member up
+
 _DECODED_MIN: Final = 0.25
 """At least this share of the time between first byte and end is taken to be decoding, however
 much prefill work is believed to have come between."""
@@ -116,7 +118,7 @@ class Flight:
 
     def answered(self, outcome: Outcome) -> bool:
         """Whether the node prefilled the prompt, as far as can be known."""
-        return self.started_s is not None or outcome.end is EndCause.FINISHED
+        return self.started_s is not None or outcome.end is _FINISHED
 
 
 def check_hits(flight: Flight, outcome: Outcome) -> bool:
@@ -143,7 +145,7 @@ def learn(
     """Take from a finished request what the next prediction needs: a sample of requests is
     enough, and learning from each would take longer than placing it."""
     node = flight.node
-    if outcome.end is not EndCause.FINISHED or not node.learns(now_s):
+    if outcome.end is not _FINISHED or not node.learns(now_s):
         return
     request = flight.request
     if outcome.prompt_tokens is not None:

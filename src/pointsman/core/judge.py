@@ -45,6 +45,10 @@ from pointsman.core.ids import NodeId
 from pointsman.core.node import Node
 from pointsman.core.request import Outcome
 
+_FINISHED, _READY = (
+    EndCause.FINISHED,
+    Health.READY,
+)  # Python 3.11 takes 0.1 us to look an enum's member up
 _MAY_BE_THE_REQUESTS = frozenset({FailureKind.CLOSED, FailureKind.BROKEN, FailureKind.ERROR})
 
 _BROKEN_OFF = {
@@ -80,7 +84,7 @@ class Judge:
         node = flight.node
         node.alive_s = now_s
         condition = node.condition
-        if condition.failures or condition.state is not Health.READY:
+        if condition.failures or condition.state is not _READY:
             condition.succeeded(now_s, whole=False)
         if flight.attempt.tried:
             self._failed.pop(flight.request.prompt.fingerprint(), None)  # it is not the prompt
@@ -95,10 +99,10 @@ class Judge:
     def ended(self, flight: Flight, outcome: Outcome, now_s: float) -> None:
         """It is over, some way other than by `failed`."""
         node = flight.node
-        if outcome.end is EndCause.FINISHED:
+        if outcome.end is _FINISHED:
             node.alive_s = now_s
             condition = node.condition
-            if condition.failures or condition.state is not Health.READY:
+            if condition.failures or condition.state is not _READY:
                 condition.succeeded(now_s, whole=True)
             self._decoded(flight, outcome, now_s)
             return
@@ -207,7 +211,7 @@ class Judge:
         """Once a second or so. `flights` are in order of placement: of each node the oldest without
         a first token is looked at, for the others wait behind it."""
         for node in self._cluster.nodes:
-            if node.condition.state is not Health.READY:
+            if node.condition.state is not _READY:
                 is_slow = node.calibration.slowdown > node.rules.well_factor
                 node.condition.pass_time(now_s, is_slow=is_slow)
         oldest: dict[NodeId, Flight] = {}

@@ -46,6 +46,8 @@ from pointsman.core.request_events import (
 from pointsman.core.row import Row
 from pointsman.core.state import SchedulerState
 
+_CROWDED_OUT = Refusal(Reason.QUEUE_FULL, "More urgent requests took all room to wait.")
+
 
 class Scheduler(SchedulerState):
     """Owns all state of the cluster. Not for two threads; never re-entered from an effect."""
@@ -148,8 +150,7 @@ class Scheduler(SchedulerState):
 
     def _make_way(self, now_s: float) -> list[Effect]:
         """Refuse those for whom the queue has no room any more."""
-        refusal = Refusal(Reason.QUEUE_FULL, "More urgent requests took all room to wait.")
-        return [self._refuse_waiting(w, refusal, now_s) for w in self._held.surplus()]
+        return [self._refuse_waiting(w, _CROWDED_OUT, now_s) for w in self._held.surplus()]
 
     def _refuse(
         self, attempt: Attempt, route: Route, now_s: float, prospect: Prospect | None = None

@@ -12,7 +12,8 @@ from pointsman.wire.sse import SseScanner
 
 _ERROR_EVENTS = (b'data: {"error":', b'data: {"object":"error"')
 _TOO_LONG = (b"maximum context length", b"maximum model length", b"context_length_exceeded")
-_UNAUTHORIZED: Final = 401  # `HTTPStatus`'s members take a microsecond to look up
+_FINISHED: Final = EndCause.FINISHED  # Python 3.11 takes 0.1 us to look an enum's member up
+_UNAUTHORIZED: Final = 401  # and one of `HTTPStatus` a microsecond
 _BUSY_WORDS = (b"busy", b"queue", b"overload", b"capacity", b"saturated")
 
 
@@ -132,7 +133,7 @@ def reply_cause(status: int, scanner: SseScanner | None) -> EndCause:
         return error_cause(status)
     if scanner is not None and scanner.error is not None:
         return EndCause.ENGINE_ERROR
-    return EndCause.FINISHED
+    return _FINISHED
 
 
 def error_cause(status: int) -> EndCause:
