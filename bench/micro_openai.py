@@ -7,7 +7,8 @@ import json
 from typing import Any
 
 from bench.timing import median_us
-from pointsman.wire.openai import Endpoint, read_request
+from pointsman.wire.endpoints import Endpoint
+from pointsman.wire.openai import read_request
 
 SENTENCE = "Pointsmen set the points of a railway, so that every train takes the right track.\n"
 

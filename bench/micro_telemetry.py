@@ -16,7 +16,7 @@ from pointsman.core.ids import ModelName, NodeName, RequestId
 from pointsman.telemetry.access_log import AccessLog
 from pointsman.telemetry.decisions import DecisionRing
 from pointsman.telemetry.metrics import RequestMetrics
-from pointsman.wire.openai import Endpoint
+from pointsman.wire.endpoints import Endpoint
 
 MODEL = ModelName("m")
 

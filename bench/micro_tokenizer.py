@@ -38,7 +38,7 @@ from pointsman.engines.tokenizer import (
 from pointsman.engines.tokenizer import service as service_module
 from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.routing import routing_fields
-from pointsman.wire.openai import Endpoint
+from pointsman.wire.endpoints import Endpoint
 from tests.support.tokenizers import word_list, words_tokenizer, write_folder
 
 MODEL = ModelName("m")

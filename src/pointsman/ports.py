@@ -14,7 +14,7 @@ from pointsman.core.homes import Keeper
 from pointsman.core.ids import ModelName, RequestId
 from pointsman.core.request import Outcome, Request
 from pointsman.core.request_events import Verdict
-from pointsman.wire.openai import Endpoint
+from pointsman.wire.endpoints import Endpoint
 
 VerdictSink = Callable[[Verdict], None]
 """Told each verdict about one request, on the thread that owns the placer. May be called

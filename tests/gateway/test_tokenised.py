@@ -12,7 +12,7 @@ from pointsman.core.limits import Timeouts
 from pointsman.core.scheme import Scheme, Unit
 from pointsman.gateway import GatewayOptions
 from pointsman.ports import TokensSink
-from pointsman.wire.openai import Endpoint
+from pointsman.wire.endpoints import Endpoint
 from tests.gateway.conftest import rig
 from tests.support.upstreams import answer_ok, post
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from pointsman.wire import canonical
-from pointsman.wire.openai import Endpoint, read_request
+from pointsman.wire.endpoints import Endpoint
+from pointsman.wire.openai import read_request
 from tests.wire.test_wire_openai import chat_bytes, read, user
 
 

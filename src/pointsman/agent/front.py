@@ -23,7 +23,8 @@ from pointsman.agent.queue import FrontQueue, Ticket, lane_of
 from pointsman.core.limits import PRIORITY_NORMAL
 from pointsman.engines.adapters import EngineKeys
 from pointsman.engines.adapters.address import server_of
-from pointsman.wire.openai import endpoint_of, error_body
+from pointsman.wire.endpoints import endpoint_of
+from pointsman.wire.openai import error_body
 from pointsman.wire.priority import (
     ENGINES_HEADER,
     PRIORITY_HEADER,

@@ -30,8 +30,8 @@ from pointsman.gateway.shared import Client, Shared
 from pointsman.gateway.upstream import NodePool
 from pointsman.gateway.visit import Visit
 from pointsman.ports import Placer, VerdictSink
-from pointsman.wire.endpoints import kept_route
-from pointsman.wire.openai import Endpoint, RoutingFields
+from pointsman.wire.bodies import RoutingFields
+from pointsman.wire.endpoints import Endpoint, kept_route
 
 log = logging.getLogger(__name__)
 

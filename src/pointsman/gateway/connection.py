@@ -26,7 +26,7 @@ from pointsman.gateway.routes import (
     route_of,
 )
 from pointsman.gateway.shared import Shared
-from pointsman.wire.openai import Endpoint
+from pointsman.wire.endpoints import Endpoint
 
 AHEAD_BYTES_MAX: Final = 64 * 1024
 """Unparsed bytes of requests sent ahead; above it the client has to wait."""

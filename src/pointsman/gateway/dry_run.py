@@ -10,7 +10,8 @@ from pointsman.core.request import Request
 from pointsman.gateway.heads import BadHead, RequestHead
 from pointsman.gateway.routing import core_request, routing_fields, with_tokens
 from pointsman.ports import PromptTokenizer
-from pointsman.wire.openai import BadRequest, Endpoint, endpoint_of
+from pointsman.wire.endpoints import Endpoint, endpoint_of
+from pointsman.wire.openai import BadRequest
 
 
 async def would_ask(

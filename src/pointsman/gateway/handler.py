@@ -31,7 +31,8 @@ from pointsman.gateway.relay import Relay
 from pointsman.gateway.routing import RequestRefused
 from pointsman.gateway.shared import Client, Shared
 from pointsman.gateway.upstream import NodePool, UpstreamConnection
-from pointsman.wire.openai import BadRequest, Endpoint
+from pointsman.wire.endpoints import Endpoint
+from pointsman.wire.openai import BadRequest
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,7 @@ from pointsman.gateway.keys import Key
 from pointsman.gateway.replies import Reply
 from pointsman.gateway.shared import Shared
 from pointsman.ports import Placer
-from pointsman.wire.endpoints import kept_route
-from pointsman.wire.openai import Endpoint, endpoint_of
+from pointsman.wire.endpoints import Endpoint, endpoint_of, kept_route
 
 
 class LocalRoute(StrEnum):

@@ -15,8 +15,10 @@ from pointsman.core.request import Request
 from pointsman.core.scheme import Namespace
 from pointsman.gateway.heads import RequestHead
 from pointsman.wire.answers import response_id
+from pointsman.wire.bodies import RoutingFields
+from pointsman.wire.endpoints import Endpoint
 from pointsman.wire.multipart import UnclearForm, read_multipart_model
-from pointsman.wire.openai import BadRequest, Endpoint, RoutingFields, read_request
+from pointsman.wire.openai import BadRequest, read_request
 from pointsman.wire.priority import (
     ENGINES_HEADER,
     PRIORITY_HEADER,

@@ -15,7 +15,7 @@ from pointsman.core.blocks import Prompt
 from pointsman.core.ids import BlockHash
 from pointsman.core.request import Request
 from pointsman.core.scheme import TEXT_SCHEME, Scheme, Unit
-from pointsman.wire.openai import Endpoint
+from pointsman.wire.endpoints import Endpoint
 
 LOOK_S: Final = 0.05
 """A request is looked at this often: hot prefixes have many a second."""

@@ -10,7 +10,7 @@ from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.keys import Key
 from pointsman.gateway.routing import RequestRefused
 from pointsman.gateway.shared import Shared
-from pointsman.wire.openai import RoutingFields
+from pointsman.wire.bodies import RoutingFields
 from pointsman.wire.priority import clamped
 
 BYTES_PER_TOKEN = 4

@@ -32,17 +32,8 @@ from pointsman.wire.canonical import (
     items_conversation,
     joined_content,
 )
-from pointsman.wire.endpoints import Endpoint, endpoint_of
+from pointsman.wire.endpoints import Endpoint
 from pointsman.wire.messages import Content
-
-__all__ = [
-    "BadRequest",
-    "Endpoint",
-    "RoutingFields",
-    "endpoint_of",
-    "error_body",
-    "read_request",
-]
 
 
 class BadRequest(Exception):  # noqa: N818 - named by whose fault it is

@@ -49,7 +49,7 @@ from pointsman.control.doctor import (
 )
 from pointsman.engines.simulated import RunningEngine
 from pointsman.engines.tokenizer import ModelTokenizer, Pieces, load
-from pointsman.wire.openai import Endpoint
+from pointsman.wire.endpoints import Endpoint
 from tests.support import upstreams
 from tests.support.cluster import running_cluster
 from tests.support.engines import running_engine

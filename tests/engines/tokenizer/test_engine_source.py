@@ -16,7 +16,7 @@ from pointsman.engines.tokenizer import EngineSource, Fallback, engine_source
 from pointsman.engines.tokenizer.engine_source import question_of
 from pointsman.engines.tokenizer.fallback import Inexact
 from pointsman.engines.tokenizer.source import BODY_BYTES_MAX, Outcome
-from pointsman.wire.openai import Endpoint
+from pointsman.wire.endpoints import Endpoint
 from tests.support.engines import running_engine
 from tests.support.waiting import eventually
 

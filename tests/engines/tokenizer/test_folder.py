@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from pointsman.engines.tokenizer import ModelTokenizer, Pieces, Unusable, folder
 from pointsman.engines.tokenizer.fallback import Fallback, Inexact
-from pointsman.wire.openai import Endpoint
+from pointsman.wire.endpoints import Endpoint
 from tests.support.tokenizers import byte_level, with_template, write_folder
 
 HELLO = {"messages": [{"role": "user", "content": "hi"}]}

@@ -13,7 +13,7 @@ from pointsman.engines.tokenizer.chat import Values, read_message
 from pointsman.engines.tokenizer.fallback import Inexact
 from pointsman.engines.tokenizer.model import Templates
 from pointsman.engines.tokenizer.template import ChatTemplate
-from pointsman.wire.openai import Endpoint
+from pointsman.wire.endpoints import Endpoint
 from tests.support.tokenizers import CHATML, INST, write_folder
 
 SYSTEM = (

@@ -25,7 +25,7 @@ from pointsman.engines.tokenizer import (
 )
 from pointsman.engines.tokenizer.encoded import Encoded
 from pointsman.engines.tokenizer.source import BODY_BYTES_MAX, INLINE_BYTES_MAX, Cancel, Outcome
-from pointsman.wire.openai import Endpoint
+from pointsman.wire.endpoints import Endpoint
 from tests.support.tokenizers import write_folder
 from tests.support.waiting import eventually
 

@@ -13,7 +13,7 @@ from pointsman.engines.adapters import EngineTrouble
 from pointsman.engines.tokenizer import Fallback, ModelTokenizer
 from pointsman.engines.tokenizer.engine_source import question_of
 from pointsman.engines.tokenizer.fallback import Inexact
-from pointsman.wire.openai import Endpoint
+from pointsman.wire.endpoints import Endpoint
 
 ANSWER_S_MAX = 5.0
 

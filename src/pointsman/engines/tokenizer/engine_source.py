@@ -20,7 +20,7 @@ from pointsman.engines.tokenizer.encoded import Encoded
 from pointsman.engines.tokenizer.fallback import Fallback, Inexact
 from pointsman.engines.tokenizer.model import KNOWN
 from pointsman.engines.tokenizer.source import BODY_BYTES_MAX, INLINE_BYTES_MAX, Cancel, Outcome
-from pointsman.wire.openai import Endpoint
+from pointsman.wire.endpoints import Endpoint
 
 ASKED_MAX = 64
 """Questions under way to all engines together; more go by their text."""

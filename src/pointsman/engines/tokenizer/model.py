@@ -7,7 +7,7 @@ import msgspec
 from pointsman.engines.tokenizer.chat import ChatBody, chat_of, read_body, read_message, read_text
 from pointsman.engines.tokenizer.encoded import Encoded
 from pointsman.engines.tokenizer.fallback import Fallback, Inexact
-from pointsman.wire.openai import Endpoint
+from pointsman.wire.endpoints import Endpoint
 
 if TYPE_CHECKING:
     from pointsman.engines.tokenizer.encoder import Encoder

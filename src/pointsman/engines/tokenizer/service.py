@@ -13,7 +13,7 @@ from pointsman.core.ids import ModelName
 from pointsman.engines.tokenizer.fallback import Fallback
 from pointsman.engines.tokenizer.source import Cancel, Outcome, Source
 from pointsman.ports import TokensSink
-from pointsman.wire.openai import Endpoint
+from pointsman.wire.endpoints import Endpoint
 
 WAIT_S_MAX = 1.0
 """For a prompt's ids. So much new text is half a megabyte, which takes an engine seconds to

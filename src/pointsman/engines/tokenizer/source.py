@@ -10,7 +10,7 @@ from pointsman.engines.tokenizer.encoded import Encoded
 from pointsman.engines.tokenizer.fallback import Fallback, Inexact
 from pointsman.engines.tokenizer.model import KNOWN, ModelTokenizer
 from pointsman.engines.tokenizer.workers import Workers
-from pointsman.wire.openai import Endpoint
+from pointsman.wire.endpoints import Endpoint
 
 log = logging.getLogger(__name__)
 
