@@ -20,9 +20,10 @@ class Cluster:
         self._nodes: dict[NodeId, Node] = {}
         self._by_name: dict[NodeName, Node] = {}
         self._serving: dict[ModelName, list[Node]] | None = None
-        self.first_names: dict[ModelName, ModelName] = {}  # as `serving` was last asked
-        self.shares = False  # some nodes serve with less than their full weight
-        self.context_tokens_least = CONTEXT_TOKENS_UNKNOWN  # of the nodes that serve
+        self._first_names: dict[ModelName, ModelName] = {}
+        # Of the nodes that serve, as `serving` was last asked:
+        self.shares = False  # some have less than their full weight
+        self.context_tokens_least = CONTEXT_TOKENS_UNKNOWN
         self.turns: list[Turned] = []  # of health, not told yet
         self.cold: list[Node] = []  # came into service, not looked at yet
         self.turned: dict[tuple[Health, Cause], int] = {}
@@ -48,9 +49,12 @@ class Cluster:
 
     def serving(self, model: ModelName) -> list[Node]:
         """Nodes in service that have `model`, in order of joining. Do not change it."""
-        if self._serving is None:
-            self._serving = self._group_by_model()
-        return self._serving.get(model, [])
+        return self._groups().get(model, [])
+
+    def first_name(self, model: ModelName) -> ModelName | None:
+        """Of a model that engines serve under several names, the first, where `model` is not it."""
+        self._groups()
+        return self._first_names.get(model)
 
     def knows(self, model: ModelName) -> bool:
         """Whether any node serves the model, up or not."""
@@ -128,12 +132,17 @@ class Cluster:
         self._next_slot += 1
         return Slot(self._next_slot - 1)
 
+    def _groups(self) -> dict[ModelName, list[Node]]:
+        if self._serving is None:
+            self._serving = self._group_by_model()
+        return self._serving
+
     def _group_by_model(self) -> dict[ModelName, list[Node]]:
         groups: dict[ModelName, list[Node]] = {}
-        self.shares, self.first_names = False, {}
+        self.shares, self._first_names = False, {}
         self.context_tokens_least = CONTEXT_TOKENS_UNKNOWN
         for node in self.nodes:
-            self.first_names |= node.facts.first_names()
+            self._first_names |= node.facts.first_names()
             if node.serving:
                 self.shares = self.shares or node.condition.weight < 1.0
                 for card in node.models:

@@ -163,8 +163,7 @@ class Router:
         of a model shares the cache of the first."""
         if not request.model:
             request = request.meaning_one_of([card.name for card in self._cluster.models()])
-        self._cluster.serving(request.model)
-        first = self._cluster.first_names.get(request.model)
+        first = self._cluster.first_name(request.model)
         return request if first is None else request.cached_under(first)
 
     def retry_after_s(
