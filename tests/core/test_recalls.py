@@ -115,6 +115,18 @@ def test_nobody_gives_way_where_that_does_not_help() -> None:
     assert recalls(effects) == []
 
 
+def test_nobody_gives_way_where_there_is_room() -> None:
+    """It waits for its turn, behind one that is larger, and not for memory."""
+    driver = Driver()
+    driver.ready("a", kv_blocks=100)
+    for i in range(3):
+        driver.arrive(f"low{i}", f"{i}" * 1_000, priority=LOW, max_output_tokens=100)
+    large = driver.arrive("large", "y" * 4_500, priority=HIGH, max_output_tokens=100)
+    assert len(recalls(large)) == 2
+    effects = driver.arrive("small", priority=HIGH, max_output_tokens=1)
+    assert [type(effect) for effect in effects] == [Held]
+
+
 def test_a_request_gives_way_once() -> None:
     driver = crowded(limit=1)
     driver.obey(driver.arrive("high", priority=HIGH))

@@ -125,12 +125,15 @@ class Recalls:
     def _until_it_fits(
         self, node: Node, request: Request, demand: Demand, newest: _Newest, now_s: float
     ) -> Sequence[Flight]:
-        """Who must leave `node` before it has a slot and the memory; nobody if that is not
-        enough."""
+        """Who must leave `node` before it has a slot and the memory; nobody if it has them, or if
+        that is not enough."""
         blocks = self._bookings.footprints.needed(node, request.prompt, demand)
-        free = self._ledger.account(node.id).free
+        account = self._ledger.account(node.id)
+        free = account.free
         slots = min(node.concurrency_max, node.running_max - node.foreign(now_s)) - node.inflight
         leaving: list[Flight] = []
+        if slots > 0 and account.fits(blocks):
+            return leaving
         for flight in self._by_loss(node, request, newest, now_s):
             if free is not None:
                 free += self._ledger.held_alone(flight.request.id)
