@@ -32,7 +32,7 @@ from pointsman.core.events import (
     WarmUp,
 )
 from pointsman.core.health import Health
-from pointsman.core.ids import ModelName
+from pointsman.core.ids import ModelName, NodeName
 from pointsman.core.judge import Judge
 from pointsman.core.ledger import Ledger
 from pointsman.core.limits import Rules
@@ -43,11 +43,13 @@ from pointsman.core.warm_ups import WarmUps
 
 class Change(msgspec.Struct, frozen=True):
     """What came of a node event. `stale` is an event about an incarnation that has ended;
-    `room` means that a held request may now be placed, or can no longer be."""
+    `room` means that a held request may now be placed, or can no longer be; `gone` names the
+    node that has left and was not replaced."""
 
     effects: tuple[Admitted | Left, ...] = ()
     room: bool = False
     stale: bool = False
+    gone: NodeName | None = None
 
 
 _NOTHING = Change()
@@ -86,8 +88,13 @@ class Membership:
             IndexTrusted: self._trusted,
         }
 
-    def apply(self, event: NodeEvent, now_s: float) -> Change:
-        """One event about a known incarnation."""
+    def apply(self, event: NodeJoined | NodeEvent, now_s: float) -> Change:
+        """One event about an incarnation, a new one or one that is known.
+
+        Raises ValueError when the cluster is full.
+        """
+        if isinstance(event, NodeJoined):
+            return self._warmed_enough(self._join(event, now_s))
         node = self._cluster.get(event.node_id)
         if node is None:
             return Change(stale=True)
@@ -115,11 +122,12 @@ class Membership:
         warm_ups = self._warm_ups.begin(now_s) if self._cluster.cold else []
         return [*self._cluster.take_turns(), *warm_ups]
 
-    def join(self, event: NodeJoined, now_s: float) -> Change:
-        """A new incarnation. What the machine can do is carried over; what it holds is not.
+    def _warmed_enough(self, change: Change) -> Change:
+        """Let nodes that warm up serve at once where an event has left no others."""
+        return msgspec.structs.replace(change, room=True) if self.give_way() else change
 
-        Raises ValueError when the cluster is full.
-        """
+    def _join(self, event: NodeJoined, now_s: float) -> Change:
+        """What the machine can do is carried over; what it holds is not."""
         effects: list[Admitted | Left] = []
         before = self._cluster.named(event.spec.name)
         if before is not None:
@@ -129,14 +137,10 @@ class Membership:
         if before is not None and before.spec.url == event.spec.url:
             node.calibration = before.calibration
             node.condition.follows(before.condition, now_s, planned=before.draining)
-        return self._warmed_enough(Change((*effects, Admitted(node.name, node.id)), room=True))
-
-    def _warmed_enough(self, change: Change) -> Change:
-        """Let nodes that warm up serve at once where an event has left no others."""
-        return msgspec.structs.replace(change, room=True) if self.give_way() else change
+        return Change((*effects, Admitted(node.name, node.id)), room=True)
 
     def _left(self, node: Node, event: NodeLeft, now_s: float) -> Change:
-        return Change(tuple(self._remove(node)), room=True)
+        return Change(tuple(self._remove(node)), room=True, gone=node.name)
 
     def _remove(self, node: Node) -> list[Left]:
         self._ledger.forget(node.id)

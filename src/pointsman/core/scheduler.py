@@ -26,7 +26,6 @@ from pointsman.core.events import (
 from pointsman.core.flight import Flight, check_hits, learn
 from pointsman.core.ids import ModelName
 from pointsman.core.limits import DECISION_ROWS_MAX, FLIGHTS_MAX, HELD_SCAN_MAX, PRIORITY_MAX
-from pointsman.core.membership import Change
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.placement import Attempt, Choice, Demand, Hold, Refusal, Route, Waiting
 from pointsman.core.policies import catalog
@@ -63,8 +62,7 @@ class Scheduler(SchedulerState):
             Started: self._started,
             Failed: self._failed,
             Settled: self._settled,
-            NodeJoined: self._node_joined,
-            **dict.fromkeys(get_args(NodeEvent), self._node_changed),
+            **dict.fromkeys((NodeJoined, *get_args(NodeEvent)), self._node_changed),
             NodeReported: self._node_reported,
             PolicyChosen: self._policy_chosen,
             RulesChanged: self._rules_changed,
@@ -282,11 +280,14 @@ class Scheduler(SchedulerState):
 
     # --- nodes -------------------------------------------------------------------------
 
-    def _node_joined(self, event: NodeJoined, now_s: float) -> list[Effect]:
-        return self._after(self._membership.join(event, now_s), now_s)
-
-    def _node_changed(self, event: NodeEvent, now_s: float) -> list[Effect]:
-        return self._after(self._membership.apply(event, now_s), now_s)
+    def _node_changed(self, event: NodeJoined | NodeEvent, now_s: float) -> list[Effect]:
+        change = self._membership.apply(event, now_s)
+        if change.stale:
+            return self._stale()
+        if change.gone is not None:
+            self._policy.gone(change.gone)
+        moved = [*self._recalls.rescue(now_s), *self._retry_held(now_s)] if change.room else ()
+        return [*change.effects, *moved]
 
     def _node_reported(self, event: NodeReported, now_s: float) -> list[Effect]:
         effects, node = self._node_changed(event, now_s), self._cluster.get(event.node_id)
@@ -294,12 +295,6 @@ class Scheduler(SchedulerState):
             return effects
         found = self._audit.reported(node, event.signals, now_s)
         return [*effects, *self._compensated(found, now_s)]
-
-    def _after(self, change: Change, now_s: float) -> list[Effect]:
-        if change.stale:
-            return self._stale()
-        moved = [*self._recalls.rescue(now_s), *self._retry_held(now_s)] if change.room else ()
-        return [*change.effects, *moved]
 
     # --- the rest ----------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.core.decision import Candidate
+from pointsman.core.ids import NodeName
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies import catalog
 from pointsman.core.policies.base import Policy
@@ -124,6 +125,16 @@ def test_what_it_never_placed_may_leave(name: str) -> None:
     before = _told(answer(policy, rows))
     policy.left(asked(5), rows[0].node)
     assert _told(answer(policy, rows)) == before
+
+
+@every_policy
+def test_nodes_may_leave_before_what_runs_there_ends(name: str) -> None:
+    policy, rows = catalog.make(name), [row("a"), row("b")]
+    policy.placed(asked(), rows[0])
+    for node in ("a", "never seen"):
+        policy.gone(NodeName(node))
+    policy.left(asked(), rows[0].node)
+    assert isinstance(answer(policy, rows[1:]), Choice)
 
 
 def _terms(row: Row) -> list[object]:

@@ -122,6 +122,9 @@ def test_active_blocks_are_those_of_a_set(
             sets[node].update(chain(path))
     for node, blocks in sets.items():
         assert held(active, asks, node) == len(blocks | set(chain(asks)))
+    for number in range(len(bookings)):
+        active.remove(RequestId(f"r{number}"))
+    assert (active._uses, active._counts) == ({}, {}), "nodes come and go under new names"
 
 
 def test_above_the_bound_blocks_are_counted_and_not_remembered() -> None:
@@ -132,6 +135,8 @@ def test_above_the_bound_blocks_are_counted_and_not_remembered() -> None:
     active.remove(RequestId("y"))
     active.remove(RequestId("y"))
     assert held(active, [1, 2]) == 3
+    active.remove(RequestId("x"))
+    assert held(active, [1, 2]) == 2
 
 
 def held(active: ActiveBlocks, path: list[int], node: NodeName = A) -> float:

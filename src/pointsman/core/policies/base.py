@@ -32,6 +32,10 @@ class Policy(Protocol):
         """`request` no longer runs on `node`, whichever policy placed it there."""
         ...
 
+    def gone(self, node: NodeName) -> None:
+        """`node` has left the cluster: what is remembered of it is void."""
+        ...
+
 
 class Stateless:
     """A policy that remembers nothing."""
@@ -41,6 +45,8 @@ class Stateless:
     def placed(self, request: Request, row: Row) -> None: ...
 
     def left(self, request: Request, node: NodeName) -> None: ...
+
+    def gone(self, node: NodeName) -> None: ...
 
 
 def hit_ratio(row: Row) -> float:

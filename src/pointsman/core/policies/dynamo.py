@@ -61,6 +61,9 @@ class Dynamo:
     def left(self, request: Request, node: NodeName) -> None:
         self._active.remove(request.id)
 
+    def gone(self, node: NodeName) -> None:
+        """What is in flight there has yet to leave."""
+
 
 def _blocks(prompt: Prompt, row: Row) -> tuple[Scheme, list[BlockHash]]:
     """The prompt as the node cuts it, or as text."""
@@ -94,7 +97,9 @@ class ActiveBlocks:
     def add(
         self, request_id: RequestId, node: NodeName, scheme: Scheme, chain: list[BlockHash]
     ) -> None:
-        """The prompt of `chain` is in flight on `node`."""
+        """The prompt of `chain` is in flight on `node`. One shorter than a block holds none."""
+        if not chain:
+            return
         counts = self._counts.setdefault(node, {})
         if self._remembered + len(chain) > self._blocks_max:
             counts[scheme] = counts.get(scheme, 0) + len(chain)
@@ -112,7 +117,7 @@ class ActiveBlocks:
         """It is over. Changes nothing if it was never added."""
         if request_id in self._alone:
             node, scheme, count = self._alone.pop(request_id)
-            self._counts[node][scheme] -= count
+            self._uncount(node, scheme, count)
         if request_id not in self._booked:
             return
         node, scheme, chain = self._booked.pop(request_id)
@@ -121,8 +126,17 @@ class ActiveBlocks:
             uses[block] -= 1
             if not uses[block]:
                 del uses[block]
-        self._counts[node][scheme] -= before - len(uses)
+        if not uses:
+            del self._uses[node]
+        self._uncount(node, scheme, before - len(uses))
         self._remembered -= len(chain)
+
+    def _uncount(self, node: NodeName, scheme: Scheme, blocks: int) -> None:
+        """So many fewer; nothing is kept of a node that has none."""
+        counts = self._counts[node]
+        counts[scheme] -= blocks
+        if not any(counts.values()):
+            del self._counts[node]
 
     def tokens_with(
         self, node: NodeName, scheme: Scheme, chain: list[BlockHash], *, text_tokens: float

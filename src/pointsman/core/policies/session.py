@@ -2,8 +2,9 @@
 
 Affinity is a wish: the node is left for one request when it has over twice the requests in
 flight of the least busy candidate plus a margin, and for as long as it is no candidate.
-It stays remembered by name, so it gets its sessions back after a flap or a restart. Requests
-without a session, and new sessions, go where the fewest requests are.
+It stays remembered by name, so it gets its sessions back after a flap or a restart; a node that
+leaves the cluster does not, and each of its sessions finds a new home with its next request.
+Requests without a session, and new sessions, go where the fewest requests are.
 """
 
 from collections import OrderedDict
@@ -53,3 +54,7 @@ class Session:
         keep(self._homes, request.session, home, SESSIONS_MAX)
 
     def left(self, request: Request, node: NodeName) -> None: ...
+
+    def gone(self, node: NodeName) -> None:
+        for session in [session for session, home in self._homes.items() if home == node]:
+            del self._homes[session]

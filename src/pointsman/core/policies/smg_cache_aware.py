@@ -65,6 +65,9 @@ class SmgCacheAware:
 
     def left(self, request: Request, node: NodeName) -> None: ...
 
+    def gone(self, node: NodeName) -> None:
+        self._trees.pop(node, None)
+
 
 def _is_imbalanced(rows: Sequence[Row]) -> bool:
     loads = [row.inflight for row in rows]
