@@ -3,13 +3,14 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from pointsman.cli.replay import replay
 from pointsman.cli.scenario_file import load_cases
 from pointsman.cli.yaml_reader import Rejected
-from pointsman.sim.scenario import FaultKind, Index
+from pointsman.sim.scenario import FaultKind, Index, Knowledge
 
 POLICIES = ["marginal_cost", "round_robin"]
 WHOLE = """\
@@ -65,6 +66,42 @@ def test_several_scenarios_share_what_stands_beside_them(tmp_path: Path) -> None
     first, second = load_cases(path, {}, POLICIES)
     assert (first.policies, second.policies) == (tuple(POLICIES), ("round_robin",))
     assert first.seeds == second.seeds == (1,)
+
+
+CIRCUMSTANCES = (
+    MATRIX
+    + """\
+circumstances:
+  as it is:
+  late: {knowledge: {report_lag_s: 0.5}}
+  two gateways: {gateways: 2}
+"""
+)
+
+
+def test_each_scenario_comes_under_each_circumstance(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(MATRIX)
+    written = {case.name: case for case in load_cases(path, {}, POLICIES)}
+    path.write_text(CIRCUMSTANCES)
+    cases = load_cases(path, {}, POLICIES)
+    names = ["as it is", "late", "two gateways"]
+    assert [case.name for case in cases] == [f"{case}: {name}" for case in "ab" for name in names]
+    for case in cases:
+        scenario, _, circumstance = case.name.partition(": ")
+        assert (case.knowledge.report_lag_s == 0.5) is (circumstance == "late")
+        assert (case.gateways == 2) is (circumstance == "two gateways")
+        assert (
+            msgspec.structs.replace(case, name=scenario, knowledge=Knowledge(), gateways=1)
+            == written[scenario]
+        )
+
+
+def test_what_is_wrong_under_each_circumstance_is_said_once(tmp_path: Path) -> None:
+    [problem] = problems(tmp_path, CIRCUMSTANCES.replace("workload: chat", "workload: chatt"))
+    assert "'chatt'" in problem[2]
+    [problem] = problems(tmp_path, CIRCUMSTANCES.replace("gateways: 2", "gateways: 65"))
+    assert problem == (12, 28, "circumstances.two gateways.gateways: 65 is above 64")
 
 
 @pytest.mark.parametrize(

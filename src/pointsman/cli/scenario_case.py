@@ -6,7 +6,7 @@ import msgspec
 
 from pointsman.cli.config import Config
 from pointsman.report.replay.expectation import Expectation
-from pointsman.sim.scenario import Scenario
+from pointsman.sim.scenario import Clients, Gateways, Knowledge, Network, Scenario
 from pointsman.traffic.mix import Part
 from pointsman.traffic.source import Source, Window
 
@@ -37,6 +37,12 @@ class Case(Scenario, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=
     policies: tuple[str | Variant, ...] = ()
     seeds: tuple[Seed, ...] = ()
 
+    def under(self, name: str, circumstance: "Circumstance") -> "Case":
+        """The same under this circumstance, which its name tells."""
+        differs = msgspec.structs.asdict(circumstance).items()
+        given = {field: value for field, value in differs if value is not None}
+        return msgspec.structs.replace(self, name=f"{self.name}: {name}", **given)
+
     @property
     def scenario(self) -> Scenario:
         """Without the traffic."""
@@ -64,3 +70,12 @@ class Case(Scenario, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=
     def sources(self) -> tuple[Source, ...]:
         """The traffic, part by part."""
         return (self.traffic,) if isinstance(self.traffic, Source) else self.traffic
+
+
+class Circumstance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What scenarios are tried under: whatever is given counts instead of a scenario's own."""
+
+    gateways: Gateways | None = None
+    knowledge: Knowledge | None = None
+    network: Network | None = None
+    clients: Clients | None = None

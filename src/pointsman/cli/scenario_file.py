@@ -1,10 +1,11 @@
 """A scenario file: clusters, their traffic, and what befalls them, in YAML; read strictly.
 
 One scenario is the file itself; several stand under `scenarios:`, and `policies` and `seeds`
-beside it hold for those that say nothing of their own. The path of a trace is relative to the
-file. Fields are those of `sim.scenario.Scenario`, `traffic` those of `traffic.source.Source`, or
-a list of parts (`traffic.mix.Part`) that come together. `scenario_problems` finds what is
-wrong between fields.
+beside it hold for those that say nothing of their own. Where there are `circumstances` beside it,
+each scenario comes once under each of them. The path of a trace is relative to the file. Fields
+are those of `sim.scenario.Scenario`, `traffic` those of `traffic.source.Source`, or a list of
+parts (`traffic.mix.Part`) that come together. `scenario_problems` finds what is wrong between
+fields.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import TypeVar
 import msgspec
 import yaml
 
-from pointsman.cli.scenario_case import Case, Seed, Variant
+from pointsman.cli.scenario_case import Case, Circumstance, Seed, Variant
 from pointsman.cli.scenario_problems import case_problems
 from pointsman.cli.yaml_reader import Document, Problem, Rejected, read, read_text
 from pointsman.traffic.mix import Part
@@ -27,6 +28,14 @@ class _Matrix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     scenarios: tuple[Case, ...]
     policies: tuple[str | Variant, ...] = ()
     seeds: tuple[Seed, ...] = ()
+    circumstances: dict[str, Circumstance] = {}
+
+    def under_each(self, case: Case) -> tuple[Case, ...]:
+        """The scenario, as often as there are circumstances to try it under."""
+        shared = msgspec.structs.replace(
+            case, policies=case.policies or self.policies, seeds=case.seeds or self.seeds
+        )
+        return tuple(shared.under(*each) for each in self.circumstances.items()) or (shared,)
 
 
 def load_cases(
@@ -37,8 +46,8 @@ def load_cases(
     `policies` are those that can be chosen.
     """
     cases, prefixes, document = _read(read_text(path), environment)
-    if found := list(_inconsistencies(cases, prefixes, document, policies)):
-        raise Rejected(found)
+    if found := set(_inconsistencies(cases, prefixes, document, policies)):
+        raise Rejected(list(found))
     return tuple(_with_trace_beside(case, path.parent) for case in cases)
 
 
@@ -52,15 +61,12 @@ def _read(
     matrix, document = read(text, _Matrix, environment)
     if not matrix.scenarios:
         raise Rejected([Problem(*document.positions["scenarios",], "scenarios: there is none")])
-    cases = tuple(
-        msgspec.structs.replace(
-            case,
-            policies=case.policies or matrix.policies,
-            seeds=case.seeds or matrix.seeds,
-        )
-        for case in matrix.scenarios
-    )
-    return cases, [("scenarios", place) for place in range(len(cases))], document
+    placed = [
+        (case, ("scenarios", place))
+        for place, written in enumerate(matrix.scenarios)
+        for case in matrix.under_each(written)
+    ]
+    return tuple(case for case, _ in placed), [prefix for _, prefix in placed], document
 
 
 def _has_scenarios(text: str) -> bool:

@@ -15,6 +15,7 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
+Gateways = Annotated[int, msgspec.Meta(ge=1, le=64)]
 
 
 class NodeGroup(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
@@ -147,7 +148,7 @@ class Scenario(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unkno
 
     name: str
     fleet: tuple[NodeGroup, ...] = (NodeGroup(count=8),)
-    gateways: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    gateways: Gateways = 1
     knowledge: Knowledge = Knowledge()
     network: Network = Network()
     clients: Clients = Clients()
