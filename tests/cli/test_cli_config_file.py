@@ -1,5 +1,6 @@
 """A configuration is checked as a whole, before anything starts."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -209,10 +210,17 @@ def test_a_name_that_looks_like_a_number_is_text(tmp_path: Path) -> None:
     assert (engine.name, engine.labels) == ("7", {"gpu": "100", "spot": "yes"})
 
 
-@pytest.mark.parametrize("path", ["/dev/zero", "large.yaml"])
-def test_a_file_without_end_is_not_read_to_its_end(tmp_path: Path, path: str) -> None:
+def test_a_large_file_is_not_read_to_its_end(tmp_path: Path) -> None:
     (tmp_path / "large.yaml").write_bytes(b"#" * (FILE_BYTES_MAX + 1))
     with pytest.raises(Rejected, match="is larger than"):
+        config_file.load(tmp_path / "large.yaml", {})
+
+
+@pytest.mark.parametrize("path", ["pipe", "/dev/zero", "."])
+def test_what_cannot_be_read_again_is_refused(tmp_path: Path, path: str) -> None:
+    """A pipe would stop the process until somebody writes to it."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Rejected, match="is no regular file"):
         config_file.load(tmp_path / path, {})
 
 

@@ -43,7 +43,7 @@ class Change(msgspec.Struct, frozen=True):
 
 def differences(old: Config, new: Config) -> tuple[Change, ...]:
     """Every difference, in the order of the fields. Engines and keys are told apart by name;
-    secrets are masked."""
+    secrets are masked, and that there is none is told."""
     return tuple(_structs(old, new, ""))
 
 
@@ -136,7 +136,7 @@ def _by_name(entries: Sequence[msgspec.Struct]) -> dict[str, msgspec.Struct]:
 
 
 def _text(name: str, value: object) -> str:
-    return _MASK if name in _SECRET else msgspec.json.encode(value).decode()
+    return _MASK if value and name in _SECRET else msgspec.json.encode(value).decode()
 
 
 def _summary(entry: msgspec.Struct) -> str:

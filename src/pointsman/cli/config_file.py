@@ -27,7 +27,8 @@ def load(
     What does not stand alone may still be opened or closed to strangers by its caller.
     `opens_tokenizers` reads tokenizers as a whole, which takes a second each.
     """
-    text = read_text(path, if_missing="no such file; `pointsman init` writes one")
+    missing = "no such file; `pointsman init` writes one"
+    text = read_text(path, if_missing=missing, is_kept=True)
     config, document = read(text, Config, environment, further=_duplicates)
     problems = list(_inconsistencies(config, document, needs_engines))
     for where, problem in model_problems(config.models, opens=opens_tokenizers):

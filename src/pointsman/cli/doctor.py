@@ -38,7 +38,7 @@ KEY_VARIABLE = "POINTSMAN_API_KEY"
     epilog="""\b
 Try it:
   pointsman doctor --engine http://10.0.0.7:8000 --engine http://10.0.0.8:8000
-  pointsman doctor -c pointsman.yaml --gateway http://127.0.0.1:8080 --admin http://127.0.0.1:8081
+  pointsman doctor -c pointsman.yaml --gateway http://127.0.0.1:8080 --admin-url http://127.0.0.1:8081
 
 A gateway with keys is sent the one in the environment's POINTSMAN_API_KEY.
 
@@ -50,7 +50,7 @@ Exit codes: 0 no problems (warnings and notes may be), 1 problems, 2 wrong usage
 @click.option("--model", metavar="NAME", help="A model that must be served.")
 @click.option("--gateway", metavar="URL", help="A running gateway to look at, too.")
 @click.option(
-    "--admin",
+    "--admin-url",
     metavar="URL",
     help="Its admin plane: what it thinks of its engines; which are examined if none is named.",
 )
@@ -63,7 +63,7 @@ def doctor(
     engines: tuple[str, ...],
     model: str | None,
     gateway: str | None,
-    admin: str | None,
+    admin_url: str | None,
     as_json: bool,
     no_probe: bool,
 ) -> None:
@@ -72,8 +72,8 @@ def doctor(
     Each engine gets a handful of tiny prompts of the doctor's own; nothing is changed. It
     takes some seconds, a minute at most.
     """
-    if file is None and not (engines or gateway or admin):
-        fail("nothing to examine: give -c FILE, --engine URL, --gateway URL or --admin URL")
+    if file is None and not (engines or gateway or admin_url):
+        fail("nothing to examine: give -c FILE, --engine URL, --gateway URL or --admin-url URL")
     config = _configured(file, engines, model)
     scope = Scope(
         targets=tuple(_target(e, i, config) for i, e in enumerate(config.engines)),
@@ -84,7 +84,7 @@ def doctor(
         gateway_url=_address("--gateway", gateway),
         gateway_key=os.environ.get(KEY_VARIABLE, ""),
         engine_keys=EngineKeys(engine_keys(config.engines)),
-        admin_url=_address("--admin", admin),
+        admin_url=_address("--admin-url", admin_url),
         probing=not no_probe,
     )
     diagnosis = asyncio.run(_examined(scope, shows_progress=not as_json and sys.stderr.isatty()))

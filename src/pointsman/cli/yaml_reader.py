@@ -7,6 +7,7 @@ them are reported at once. A leaf is held to its type's bounds, and to what `che
 
 import difflib
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -77,9 +78,15 @@ class Rejected(Exception):  # noqa: N818 - it is an outcome, not a fault of ours
         return [f"{file}:{p.line}:{p.column}: {p.message}" for p in self.problems]
 
 
-def read_text(path: Path, *, if_missing: str = "") -> str:
-    """The file as it is. Raises Rejected, with `if_missing` instead where there is no file."""
+def read_text(path: Path, *, if_missing: str = "", is_kept: bool = False) -> str:
+    """The file as it is. Raises Rejected, with `if_missing` instead where there is no file.
+
+    What `is_kept`, to be read again later, has to be a regular file: opening a pipe waits for a
+    writer.
+    """
     try:
+        if is_kept and not stat.S_ISREG(path.stat().st_mode):
+            raise Rejected([Problem(1, 1, "is no regular file, which a reload could read again")])
         with path.open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
         if len(data) > FILE_BYTES_MAX:

@@ -40,12 +40,12 @@ def _gateway(seen: GatewaySeen, wanted: Sequence[str]) -> Iterator[Finding]:
         yield Finding(Severity.PROBLEM, Check.GATEWAY, GATEWAY, text, remedy)
     elif seen.ready_status != 200:
         text = f"GET /ready answers {seen.ready_status}: no engine can take a request"
-        remedy = "its admin plane says why of each engine (--admin URL)"
+        remedy = "its admin plane says why of each engine (--admin-url URL)"
         yield Finding(Severity.PROBLEM, Check.GATEWAY, GATEWAY, text, remedy)
     missing = [model for model in wanted if model not in seen.models]
     if missing and seen.models:
         text = f"it lists {', '.join(seen.models)}, and not {', '.join(missing)}"
-        remedy = "its admin plane says why of each engine (--admin URL)"
+        remedy = "its admin plane says why of each engine (--admin-url URL)"
         yield Finding(Severity.PROBLEM, Check.MODELS, GATEWAY, text, remedy)
     if seen.models_status == 401:
         text = "it wants an API key, so nothing was sent through it"
