@@ -220,12 +220,18 @@ async def test_a_server_that_is_not_there_is_named() -> None:
         (["x", "--json", str(Path(__file__).parent)], "is a folder. Remedy: name a file"),
         (["x", "--window-s", "1", "2"], "A window goes with a trace"),
         (["x", "--policy", ","], "--policy names none"),
+        (["http://[::1"], "http://[::1: Invalid IPv6 URL. Remedy: give an address like"),
+        (["x", "--speed", "nan"], "Invalid value for '--speed': nan is no number"),
+        (["x", "--timeout-s", "inf"], "Invalid value for '--timeout-s': inf is no number"),
+        (["x", "--window-s", "nan", "1"], "Invalid value for '--window-s': nan is no number"),
+        (["x", "--api-key", "s3cret\n"], "--api-key: it holds what no header can carry"),
     ],
 )
 def test_wrong_usage_ends_with_two_and_a_remedy(arguments: list[str], said: str) -> None:
     result = CliRunner().invoke(bench, arguments)
     assert result.exit_code == 2
     assert said in result.stderr.replace("\n", " ")
+    assert "s3cret" not in result.stderr
 
 
 def test_page_without_matplotlib_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Commands as a user types them: what they print, and how they leave."""
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -146,6 +147,34 @@ def test_explain_needs_an_admin_plane_and_one_question() -> None:
     assert "--model goes with --prompt" in run("explain", "--model", "x")[2]
     assert "--path goes with --body" in run("explain", "--path", "x")[2]
     assert run("explain", "--body", "/nowhere.json")[0] == 2
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "127.0.0.1:x", "http://a b", "ftp://a", "a:0"])
+def test_an_address_that_is_none_is_named_with_its_option(url: str) -> None:
+    for arguments in (
+        ("explain", "--admin-url", url),
+        ("doctor", "--gateway", url),
+        ("doctor", "--admin", url),
+    ):
+        code, _, err = run(*arguments)
+        assert code == 2
+        assert f"{arguments[1]}: '{url}'" in err
+
+
+def test_explain_names_a_server_that_speaks_no_http() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"SSH-2.0-Other\r\n")
+                connection.recv(4_096)
+
+        threading.Thread(target=greet).start()
+        code, _, err = run("explain", "--admin-url", url)
+    assert code == 2
+    assert f"no admin plane at {url}" in err
 
 
 def test_explain_names_an_address_that_is_another_servers() -> None:

@@ -223,6 +223,12 @@ def test_no_host_has_blanks_in_its_name(url: str) -> None:
     assert "names no host" in url_problem(url)
 
 
+def test_an_address_may_be_of_any_length() -> None:
+    """A path that is too long for the system is no folder, and no bug."""
+    assert "has a path" in url_problem("http://gpu-1:8000/" + "a" * 5_000)
+    assert "has no scheme" in url_problem("a" * 5_000)
+
+
 @pytest.mark.parametrize("fragment", ["two", "-1", "1.5", "99999"])
 def test_what_follows_the_number_sign_is_a_rank(fragment: str) -> None:
     assert "data-parallel rank" in url_problem(f"http://gpu-1:8000#{fragment}")

@@ -41,6 +41,11 @@ def test_a_whole_source_has_no_problems() -> None:
             "parameters",
             "whole number",
         ),
+        (
+            {"workload": "shared-prefix", "rate_rps": 1, "parameters": {"tenants": float("nan")}},
+            "parameters",
+            "'tenants' is to be a whole number of at least 0, not nan",
+        ),
     ],
 )
 def test_problems_name_their_field(fields: dict[str, object], field: str, words: str) -> None:

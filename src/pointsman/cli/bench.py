@@ -35,6 +35,7 @@ from pointsman.cli.shared_options import (
     workload_option,
 )
 from pointsman.cli.sources import check_source, read_trace_file, window_of
+from pointsman.engines.adapters.keys import key_problem
 from pointsman.loadgen.client import ClientLimits, parse_target
 from pointsman.loadgen.runner import Endpoint
 from pointsman.report.page import render_page
@@ -236,6 +237,8 @@ def _plan(options: BenchOptions) -> Plan:
     if options.concurrency and options.rate_rps:
         raise click.UsageError("--concurrency and --rate (open loop) exclude each other.")
     policies = () if options.policies is None else names_in("--policy", options.policies)
+    if problem := key_problem(options.api_key or ""):
+        raise click.UsageError(f"--api-key: {problem}.")
     try:
         target = parse_target(options.url)
         admin = parse_target(options.admin_url) if policies else None

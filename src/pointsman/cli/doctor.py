@@ -12,7 +12,7 @@ from pointsman.cli import config_file
 from pointsman.cli.config import Config, Engine, Model
 from pointsman.cli.config_file import engine_name, is_loopback
 from pointsman.cli.messages import fail, reject
-from pointsman.cli.shared_options import config_option, engine_key, engines_option
+from pointsman.cli.shared_options import config_option, engine_key, engines_option, http_url
 from pointsman.cli.tokenizers import ENGINE, load_model
 from pointsman.cli.wiring import engine_keys
 from pointsman.cli.yaml_reader import Rejected
@@ -140,10 +140,7 @@ def _address(option: str, url: str | None) -> str:
     """The address without a /v1 at its end, which clients are used to write."""
     if not url:
         return ""
-    url = url if "://" in url else f"http://{url}"
-    if not url.startswith(("http://", "https://")):
-        fail(f"{option}: '{url}' is no http:// address")
-    return url.rstrip("/").removesuffix("/v1")
+    return http_url(option, url).rstrip("/").removesuffix("/v1")
 
 
 async def _examined(scope: Scope, *, shows_progress: bool) -> Diagnosis:

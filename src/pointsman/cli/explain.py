@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from pointsman.cli.messages import fail
-from pointsman.cli.shared_options import ADMIN_URL, admin_url_option
+from pointsman.cli.shared_options import ADMIN_URL, admin_url_option, http_url
 from pointsman.core.decision import Candidate, Decision, Ineligible
 from pointsman.core.scheme import Unit
 
@@ -79,7 +79,7 @@ def explain(
         raise click.UsageError("--model goes with --prompt; a --body names its own.")
     if path is not None and file is None:
         raise click.UsageError("--path goes with --body.")
-    admin_url = admin_url if "://" in admin_url else f"http://{admin_url}"
+    admin_url = http_url("--admin-url", admin_url)
     if file is not None or prompt is not None:
         body = _body(file, prompt, model)
         if path is not None:
@@ -133,6 +133,7 @@ def _ask(url: str, into: type[T], body: bytes | None = None) -> T:
     """The answer; leaves with the admin plane's own words if it is a refusal."""
     import urllib.error  # noqa: PLC0415 - 30 ms that `--help` need not spend
     import urllib.request  # noqa: PLC0415
+    from http.client import HTTPException  # noqa: PLC0415
 
     request = urllib.request.Request(url, data=body)  # noqa: S310 - the user's own URL
     try:
@@ -145,7 +146,7 @@ def _ask(url: str, into: type[T], body: bytes | None = None) -> T:
         if problem.code == "route_not_found":  # the gateway's own word: no admin plane has it
             fail(f"{url} is the API, not the admin plane (by default {ADMIN_URL})")
         fail(problem.message, code=1 if refusal.code == 404 else 2)
-    except (urllib.error.URLError, OSError, ValueError) as error:
+    except (urllib.error.URLError, HTTPException, OSError, ValueError) as error:
         cause = getattr(error, "reason", error)
         cause = getattr(cause, "strerror", None) or cause
         fail(f"no admin plane at {url}: {cause}; is `pointsman up` or `serve` running?")

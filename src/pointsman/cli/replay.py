@@ -17,6 +17,7 @@ from pointsman.cli.replay_study import Extras, all_jobs, study_of
 from pointsman.cli.shared_options import (
     ABOVE_ZERO,
     POSITIVE,
+    Number,
     html_option,
     json_option,
     limit_option,
@@ -129,7 +130,7 @@ usage.
 @click.option("--sweep", is_flag=True, help="Find the highest speed at which the SLO holds.")
 @click.option(
     "--sweep-target",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Number(0, 1, min_open=True),
     metavar="SHARE",
     default=0.9,
     help="Of the requests, to be within the SLO.",

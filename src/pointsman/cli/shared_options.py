@@ -1,10 +1,13 @@
 """Options and types of options that several commands have, declared once."""
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from functools import wraps
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
 
@@ -16,9 +19,22 @@ from pointsman.traffic.slo import Slo
 ENGINE_KEY_VARIABLE = "POINTSMAN_ENGINE_KEY"
 ADMIN_URL = "http://127.0.0.1:8081"
 
+
+class Number(click.FloatRange):
+    """A number, within bounds if any are given; click takes nan for one that is within all."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not isfinite(number):
+            self.fail(f"{value} is no number that can be reckoned with.", param, ctx)
+        return number
+
+
 PORT = click.IntRange(0, 65_535)
 POSITIVE = click.IntRange(min=1)
-ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
+ABOVE_ZERO = Number(min=0, min_open=True)
 POLICY = click.Choice(catalog.names())
 POLICY_HELP = f"How a node is chosen: {', '.join(catalog.names())}."
 
@@ -56,6 +72,19 @@ def engine_key() -> str:
 def admin_url_option(use: str) -> Callable[[Command], Command]:
     """A running process's admin plane, and what it is for."""
     return click.option("--admin-url", metavar="URL", default=ADMIN_URL, help=use)
+
+
+def http_url(option: str, given: str) -> str:
+    """The address of a server, with its scheme. Raises UsageError for what is none."""
+    url = given if "://" in given else f"http://{given}"
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError as error:
+        raise click.UsageError(f"{option}: '{given}': {error}.") from None
+    if not is_one or re.search(r"[\x00-\x20\x7f]", url):
+        raise click.UsageError(f"{option}: {given!r} is no address like {ADMIN_URL}.")
+    return url
 
 
 # --- of simulated engines -----------------------------------------------------------------
@@ -138,7 +167,7 @@ _SLO_OPTIONS = (
     ),
     click.option(
         "--slo-ttft-s-per-token",
-        type=click.FloatRange(min=0),
+        type=Number(min=0),
         metavar="SECONDS",
         default=_SLO.ttft_s_per_token,
         help="… and this for each prompt token,",
@@ -169,7 +198,7 @@ def slo_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 window_option = click.option(
-    "--window-s", type=float, nargs=2, metavar="A B", help="Only arrivals from second A to B."
+    "--window-s", type=Number(), nargs=2, metavar="A B", help="Only arrivals from second A to B."
 )
 json_option = click.option(
     "--json", "json_file", metavar="FILE", help="Write the numbers; - is stdout."

@@ -49,11 +49,13 @@ class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_target(url: str) -> Target:
     """Read `http://host[:port][/path][/v1]`. Raises ValueError with a remedy."""
-    parts = urlsplit(url if "://" in url else f"http://{url}")
     try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
         port = parts.port
     except ValueError as error:
-        raise ValueError(f"{url}: {error}. Remedy: give a port from 1 to 65535.") from None
+        raise ValueError(
+            f"{url}: {error}. Remedy: give an address like http://127.0.0.1:8080."
+        ) from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{url} is no HTTP address. Remedy: give one like http://127.0.0.1:8080.")
     return Target(

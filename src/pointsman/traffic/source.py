@@ -1,7 +1,7 @@
 """Where a stream of requests comes from: a trace or a workload, cut, re-stamped and sped up."""
 
 from collections.abc import Callable, Iterator, Mapping
-from math import ceil
+from math import ceil, inf
 from random import Random
 from types import MappingProxyType
 from typing import Annotated
@@ -154,7 +154,7 @@ def _workload_problems(source: Source) -> Iterator[Problem]:
         if name not in defaults:
             known = ", ".join(defaults)
             yield Problem("parameters", f"'{name}' is no parameter of {source.workload}: {known}")
-        elif value < 0 or (isinstance(defaults[name], int) and value != int(value)):
+        elif not 0 <= value < inf or (isinstance(defaults[name], int) and value != int(value)):
             kind = "a whole number" if isinstance(defaults[name], int) else "a number"
             yield Problem("parameters", f"'{name}' is to be {kind} of at least 0, not {value:g}")
 

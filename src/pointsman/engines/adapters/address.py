@@ -5,10 +5,10 @@ engine of its own: `http://gpu-1:8000#2` is rank 2 there. A fragment is what sta
 uses a URL, so nothing else can be meant by it. A request says in a header which rank it is for.
 """
 
+import os.path
 import re
 from functools import lru_cache
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, urldefrag, urlsplit
 
@@ -67,7 +67,7 @@ def rank_headers(url: str) -> dict[str, str]:
 
 def url_problem(url: str) -> str:
     """What is wrong with an engine's URL, and the remedy; empty if nothing is."""
-    if re.match(r"^[./~]", url) or Path(url).is_dir():
+    if re.match(r"^[./~]", url) or os.path.isdir(url):  # which raises for no text
         return f"'{url}' is a path, not the URL of an engine, like http://10.0.0.7:8000"
     if "://" not in url:
         return f"'{url}' has no scheme; did you mean http://{url}?"
