@@ -190,6 +190,17 @@ def test_generate_takes_token_ids_of_both_engines() -> None:
     assert read(Endpoint.GENERATE, text="hi").prompt_text == b"hi"
 
 
+@pytest.mark.parametrize(
+    ("sampling", "limit"),
+    [([{"max_new_tokens": 4}, {"max_new_tokens": 9}], 4), ([], None), (None, None)],
+)
+def test_sglang_samples_each_prompt_of_a_batch_in_its_own_way(
+    sampling: object, limit: int | None
+) -> None:
+    fields = read(Endpoint.GENERATE, text=["hi", "ho"], sampling_params=sampling)
+    assert (fields.prompts, fields.max_output_tokens) == (2, limit)
+
+
 def test_responses_items_extend_a_string_input() -> None:
     first = read(Endpoint.RESPONSES, instructions="be kind", input="hi", max_output_tokens=3)
     items = [
@@ -291,6 +302,9 @@ def test_rerank_and_score_count_their_pairs() -> None:
         (Endpoint.CHAT, b'{"model":7,"messages":[]}', "model", "invalid_type", "a string"),
         (Endpoint.CHAT, b'{"model":"\\ud800","messages":[]}', None, "invalid_json", "JSON"),
         (Endpoint.CHAT, b'{"model":"\xff","messages":[]}', None, "invalid_json", "JSON"),
+        (Endpoint.COMPLETIONS, b'{"prompt":"a\\ud83d"}', None, "invalid_json", "half a character"),
+        (Endpoint.COMPLETIONS, b'{"prompt":"\\ude00"}', None, "invalid_json", "half a character"),
+        (Endpoint.COMPLETIONS, b'{"prompt":"\\ud83d\\ude00"}x', None, "invalid_json", "trailing"),
         (
             Endpoint.CHAT,
             b'{"messages":[{"role":"u","content":[{"text":"\xff"}]}]}',

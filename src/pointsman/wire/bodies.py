@@ -101,7 +101,14 @@ class GenerateBody(Body, frozen=True, gc=False, kw_only=True):
     token_ids: PromptField = None
     input_ids: PromptField = None  # SGLang's
     text: PromptField = None
-    sampling_params: SamplingParams = SamplingParams()
+    sampling_params: SamplingParams | list[SamplingParams] | None = None
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """Of the first prompt: SGLang takes a list, one for each, or nothing."""
+        params = self.sampling_params
+        first = (params[0] if params else None) if isinstance(params, list) else params
+        return first or SamplingParams()
 
 
 class PoolingBody(Body, frozen=True, gc=False, kw_only=True):

@@ -53,11 +53,20 @@ def read_request(endpoint: Endpoint, body: bytes) -> RoutingFields:
     except msgspec.ValidationError as error:
         raise _bad_field(str(error)) from None
     except msgspec.DecodeError as error:
-        message = f"The body is not valid JSON: {error}. Send one JSON object in UTF-8."
+        cause = _HALF_CHARACTER if _HALF.search(body) else str(error)
+        message = f"The body is not valid JSON: {cause}. Send one JSON object in UTF-8."
         raise BadRequest(message, code="invalid_json") from None
     except RecursionError:
         message = "The body is nested too deeply. Send a flatter JSON object."
         raise BadRequest(message, code="invalid_json") from None
+
+
+_HALF_CHARACTER = "it escapes half a character, like an emoji that was cut in two"
+_HALF = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
+)
+"""A UTF-16 surrogate without its other half, which the decoder calls many things."""
 
 
 def error_body(message: str, type: str, code: str | None, param: str | None) -> bytes:  # noqa: A002 - OpenAI's name
@@ -107,7 +116,7 @@ def _read_generate(body: bytes) -> RoutingFields:
     if request.token_ids is not None:
         param = "token_ids"
     text, tokens, prompts = _first_prompt(getattr(request, param), param)
-    sampling = request.sampling_params
+    sampling = request.sampling
     limit = sampling.max_new_tokens if sampling.max_tokens is None else sampling.max_tokens
     return _fields(request, text=text, tokens=tokens, prompts=prompts, limit=limit, n=sampling.n)
 
