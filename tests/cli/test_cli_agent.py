@@ -36,6 +36,12 @@ def refusal(*arguments: str) -> str:
         (["vllm", "serve"], "belong together"),
         (["--engine", "http://127.0.0.1:3", "--run", "--", "vllm"], "one engine"),
         (["--heartbeat", "60"], "--heartbeat"),
+        (["--front-wait", "nan"], "--front-wait"),
+        (["--front", "65535", "--engine", "http://a:3"], "there is no port 65536"),
+        (["--front", "18999", "--front-host", "a..b"], "--front: "),
+        (["--kv-events", "tcp://gpu-1:99999"], "--kv-events: 'tcp://gpu-1:99999' is neither"),
+        (["--kv-events", "tcp://gpu-1:5557\n"], "--kv-events: "),
+        (["--advertise", "[::1]x"], "--advertise: 'http://[[::1]x]:2': "),
     ],
 )
 def test_what_is_wrong_is_said(arguments: list[str], said: str) -> None:

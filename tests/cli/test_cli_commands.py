@@ -154,7 +154,7 @@ def test_an_address_that_is_none_is_named_with_its_option(url: str) -> None:
     for arguments in (
         ("explain", "--admin-url", url),
         ("doctor", "--gateway", url),
-        ("doctor", "--admin", url),
+        ("doctor", "--admin-url", url),
     ):
         code, _, err = run(*arguments)
         assert code == 2

@@ -16,17 +16,22 @@ from pointsman.agent import Agent, AgentOptions, EngineOptions, FrontOptions, Sc
 from pointsman.cli.children import die_with_parent
 from pointsman.cli.control_address import UnusableControl, control_address, read_secret
 from pointsman.cli.messages import fail, set_up_logging
-from pointsman.cli.shared_options import POSITIVE, engine_key
+from pointsman.cli.shared_options import POSITIVE, Number, engine_key
 from pointsman.cli.signals import on_signals
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NAME_PATTERN, NodeName
 from pointsman.core.limits import CONCURRENCY_MAX
-from pointsman.engines.adapters.address import kv_events_problem, one_spelling, url_problem
+from pointsman.engines.adapters.address import (
+    PORT_MAX,
+    kv_events_problem,
+    one_spelling,
+    url_problem,
+)
 from pointsman.wire.control import ENGINES_MAX
 
 _DEFAULTS = AgentOptions(name="", scheduler=SchedulerAddress())
 _FRONT = FrontOptions()
-_HEARTBEAT_S = click.FloatRange(min=0.05, max=2)
+_HEARTBEAT_S = Number(min=0.05, max=2)
 
 
 @click.command(
@@ -119,7 +124,7 @@ in use.
 @click.option(
     "--front",
     "front_port",
-    type=click.IntRange(1, 65_535),
+    type=click.IntRange(1, PORT_MAX),
     metavar="PORT",
     help="Relay requests to the engine from this port; to the next engine from the next port.",
 )
@@ -145,7 +150,7 @@ in use.
 )
 @click.option(
     "--front-wait",
-    type=click.FloatRange(min=0, max=600),
+    type=Number(min=0, max=600),
     metavar="SECONDS",
     default=_FRONT.wait_s_max,
     help="How long one of them may wait before it goes back.",
@@ -162,7 +167,7 @@ in use.
 @click.option(
     "--drain",
     "drain_s",
-    type=click.FloatRange(min=0, max=3_600),
+    type=Number(min=0, max=3_600),
     metavar="SECONDS",
     default=_DEFAULTS.drain_s,
     help="For requests to finish before the engine of --run is ended.",
@@ -221,8 +226,8 @@ async def _run(options: AgentOptions) -> str:
     with on_signals({signal.SIGTERM: running.stop, signal.SIGINT: running.stop}):
         try:
             await running.run()
-        except OSError as error:
-            fail(f"--front: {error.strerror or error}")
+        except (OSError, UnicodeError) as error:  # the latter for an empty label: a..b
+            fail(f"--front: {getattr(error, 'strerror', None) or error}")
     return running.failed
 
 
@@ -232,6 +237,8 @@ def _engines(
     urls = given["urls"]
     if len(urls) > ENGINES_MAX:
         fail(f"{len(urls)} engines; an agent has at most {ENGINES_MAX}")
+    if (first := given["front_port"]) is not None and first + len(urls) - 1 > PORT_MAX:
+        fail(f"--front {first}: there is no port {first + len(urls) - 1} for the last engine")
     if command and len(urls) != 1:
         fail("--run is for one engine: start an agent for each")
     if problem := kv_events_problem(given["kv_events"]):
@@ -273,7 +280,8 @@ def _advertised(url: str, host: str | None) -> str:
     if host is None:
         return url
     port = urlsplit(url).port
-    literal = f"[{host}]" if ":" in host else host
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    literal = f"[{bare}]" if ":" in bare else bare
     advertised = f"http://{literal}:{port}" if port else f"http://{literal}"
     if problem := url_problem(advertised):
         fail(f"--advertise: {problem}")

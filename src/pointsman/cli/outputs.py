@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from pointsman.cli.messages import fail
 from pointsman.report.plots import PlotsUnavailableError, require_matplotlib
 
 PIPE_COLUMNS = 200
@@ -27,7 +28,7 @@ def check_outputs(json_file: str | None, html_file: Path | None) -> None:
         except PlotsUnavailableError as error:
             raise click.UsageError(f"--html: {error}") from None
     for path in (html_file, Path(json_file) if json_file and json_file != "-" else None):
-        if path is None:
+        if path is None or _is_device(path):
             continue
         if path.is_dir():
             raise click.UsageError(f"{path} is a folder. Remedy: name a file in it.")
@@ -55,9 +56,25 @@ def write_outputs(
     else:
         show(Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS))
         if json_file:
-            _replace_file(Path(json_file), encode())
+            _write(Path(json_file), encode())
     if html_file:
-        _replace_file(html_file, render().encode())
+        _write(html_file, render().encode())
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Leaves with the cause if that cannot be done."""
+    try:
+        if _is_device(path):
+            path.write_bytes(data)
+        else:
+            _replace_file(path.resolve(), data)  # where it is a link, that stays one
+    except OSError as error:
+        fail(f"{path} cannot be written: {error.strerror}")
+
+
+def _is_device(path: Path) -> bool:
+    """Whether it is there and no file that can be replaced: /dev/null, a shell's >(…)."""
+    return path.exists() and not (path.is_file() or path.is_dir())
 
 
 def _replace_file(path: Path, data: bytes) -> None:

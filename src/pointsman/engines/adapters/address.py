@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import SplitResult, urldefrag, urlsplit
 
 PORT_DEFAULT: Final = 80
+PORT_MAX: Final = 65_535
 
 RANK_HEADER: Final = "X-data-parallel-rank"
 """Of vLLM. A rank that does not exist is answered with 400."""
@@ -97,8 +98,9 @@ def _place_problem(url: str, parts: SplitResult, port: int | None) -> str:
 
 def kv_events_problem(text: str) -> str:
     """What is wrong with a place of KV events: auto, off, or a ZMQ endpoint; else empty."""
-    if text in ("auto", "off"):
+    if text in ("auto", "off") or text.startswith("ipc://"):
         return ""
-    if re.match(r"^tcp://[^/\s*]+:\d{1,5}$", text) or text.startswith("ipc://"):
+    found = re.fullmatch(r"tcp://[^/\s*]+:(\d{1,5})", text)
+    if found and int(found[1]) <= PORT_MAX:
         return ""
     return f"'{text}' is neither auto, off nor like tcp://10.0.0.7:5557"
