@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.wire.bodies import RoutingFields
 from pointsman.wire.endpoints import Endpoint, endpoint_of
 from pointsman.wire.multipart import UnclearForm, read_multipart_model
 from pointsman.wire.openai import BadRequest, error_body, read_request
+from pointsman.wire.routing_fields import RoutingFields
 
 
 def read(endpoint: Endpoint, **body: Any) -> RoutingFields:

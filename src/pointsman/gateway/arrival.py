@@ -30,8 +30,8 @@ from pointsman.gateway.shared import Client, Shared
 from pointsman.gateway.upstream import NodePool
 from pointsman.gateway.visit import Visit
 from pointsman.ports import Placer, VerdictSink
-from pointsman.wire.bodies import RoutingFields
 from pointsman.wire.endpoints import Endpoint, kept_route
+from pointsman.wire.routing_fields import RoutingFields
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ from pointsman.core.request import Request
 from pointsman.core.scheme import Namespace
 from pointsman.gateway.heads import RequestHead
 from pointsman.wire.answers import response_id
-from pointsman.wire.bodies import RoutingFields
 from pointsman.wire.endpoints import Endpoint
 from pointsman.wire.multipart import UnclearForm, read_multipart_model
 from pointsman.wire.openai import BadRequest, read_request
@@ -27,6 +26,7 @@ from pointsman.wire.priority import (
     read_engines_priority,
     read_priority,
 )
+from pointsman.wire.routing_fields import RoutingFields
 
 _ENGINES_PRIORITY_LINE: Final = b"%b: %%d\r\n" % ENGINES_HEADER.encode()
 _PRIORITY_LINE: Final = b"%b: %%d\r\n" % PRIORITY_HEADER.encode()

@@ -10,8 +10,8 @@ from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.keys import Key
 from pointsman.gateway.routing import RequestRefused
 from pointsman.gateway.shared import Shared
-from pointsman.wire.bodies import RoutingFields
 from pointsman.wire.priority import clamped
+from pointsman.wire.routing_fields import RoutingFields
 
 BYTES_PER_TOKEN = 4
 """For the estimate of a prompt that is text: English has 4 to 5, other languages fewer. The

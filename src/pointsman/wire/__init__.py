@@ -4,6 +4,7 @@ Reading order:
 
     endpoints       which path is which kind of request
     openai          what routing needs of a request body; the shape of an error answer
+    routing_fields  what is read of one
     bodies          the fields that it reads, endpoint by endpoint
     canonical       a conversation as prefix-stable bytes
     messages        the messages and parts that it is made of

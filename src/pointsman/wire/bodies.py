@@ -5,37 +5,12 @@ take them (`"10"` and `10.0` are integers, `1` is true), so that nothing is refu
 engine would serve.
 """
 
-from array import array
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from pointsman.wire.messages import ABSENT, Content, Message
-
-
-class RoutingFields(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What a placement depends on, read from any of them. None: the client did not say.
-
-    `prompt_text` are canonical bytes (see `canonical`), `prompt_tokens` ids as signed 64-bit
-    (read, never written); of a list of prompts they are the first, and `prompts` counts all.
-    `max_output_tokens` is for one choice of one prompt; 0 where nothing is generated.
-    """
-
-    model: str | None = None
-    stream: bool = False
-    prompt_text: bytes | None = None
-    prompt_tokens: "array[int] | None" = None
-    prompts: int = 1
-    max_output_tokens: int | None = None
-    n: int = 1
-    cache_salt: str | None = None
-    prompt_cache_key: str | None = None
-    previous_response_id: str | None = None
-    service_tier: str | None = None
-    priority: int | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
 
 
 class Body(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -14,7 +14,6 @@ import msgspec
 from pointsman.wire.bodies import (
     Body,
     PromptField,
-    RoutingFields,
     decode_chat,
     decode_completions,
     decode_generate,
@@ -34,6 +33,7 @@ from pointsman.wire.canonical import (
 )
 from pointsman.wire.endpoints import Endpoint
 from pointsman.wire.messages import Content
+from pointsman.wire.routing_fields import RoutingFields
 
 
 class BadRequest(Exception):  # noqa: N818 - named by whose fault it is
