@@ -1,5 +1,6 @@
 """What an engine is asked, and whom else that must not reach."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -22,6 +23,38 @@ async def asking(
     async with new_session(EngineKeys({url: key})) as session:
         yield EngineClient(session, url)
     await runner.cleanup()
+
+
+async def test_an_answer_that_comes_in_pieces_is_read_whole() -> None:
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        for piece in (b'{"usage"', b": null}"):
+            await answer.write(piece)
+            await asyncio.sleep(0.05)
+        return answer
+
+    async with asking(handle) as client:
+        assert (await client.get("/x", timeout_s=5.0)).body == b'{"usage": null}'
+        assert (await client.post("/x", {}, timeout_s=5.0)).body == b'{"usage": null}'
+
+
+@pytest.mark.parametrize("reuses", [True, False])
+async def test_a_balancers_cookie_pins_nobody(reuses: bool) -> None:
+    cookies, peers = [], []
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        assert request.transport is not None
+        cookies.append(request.headers.get("Cookie"))
+        peers.append(request.transport.get_extra_info("peername"))
+        return web.Response(headers={"Set-Cookie": "engine=1"})
+
+    async with asking(handle) as client, new_session(EngineKeys(), reuses=reuses) as session:
+        named = EngineClient(session, client._base.replace("127.0.0.1", "localhost"))
+        await named.get("/x", timeout_s=5.0)
+        await named.get("/x", timeout_s=5.0)
+    assert cookies == [None, None]
+    assert (peers[0] == peers[1]) is reuses
 
 
 async def test_a_question_for_a_token_follows_no_redirect() -> None:

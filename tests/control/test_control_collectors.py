@@ -215,7 +215,7 @@ async def test_a_restarted_engine_is_a_new_incarnation(evidence: str) -> None:
 async def test_two_engines_behind_one_address_do_not_flap_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(link, "RESTARTS_PER_S", 3_600.0)
+    monkeypatch.setattr(link, "RESTARTS_S", 3_600.0)
     async with fake_engine() as engine, running_cluster() as cluster:
         cluster.add(engine.url)
         await cluster.ready()

@@ -15,7 +15,7 @@ from pointsman.engines.adapters import (
     refresh,
 )
 from pointsman.engines.adapters.address import one_spelling, rank_of, server_of, url_problem
-from pointsman.engines.adapters.event_sources import reachable, read_event_sources
+from pointsman.engines.adapters.event_sources import reachable, read_event_sources, source_at
 from pointsman.engines.adapters.reply import Get
 
 VLLM_MODELS = (
@@ -174,6 +174,34 @@ def test_each_rank_publishes_by_itself() -> None:
     assert read_event_sources(body, "h", 0) == (first,)
     assert read_event_sources(body, "h", 1) == (second,)
     assert read_event_sources(body, "h", 2) == ()
+
+
+@pytest.mark.parametrize(
+    ("announced", "topic", "own"),
+    [
+        (None, "", True),
+        (None, "kv@10.0.0.1:8000@m", True),
+        (None, "kv@10.0.0.1:8000@other", False),
+        (None, "metrics@m", False),
+        ("kv@a@m", "kv@a@m", True),
+        ("kv@a@m", "kv@b@m", False),
+        ("kv@a@m", "", False),
+        ("", "", True),
+        ("", "kv@a@m", False),
+    ],
+)
+def test_a_topic_is_the_one_announced_or_else_one_of_its_models(
+    announced: str | None, topic: str, own: bool
+) -> None:
+    source = EventSource("tcp://127.0.0.1:5557", None, announced)
+    assert source.owns(topic, (ModelCard(ModelName("m")),)) is own
+
+
+def test_a_publisher_that_nobody_tells_of_is_replayed_where_the_first_is() -> None:
+    first = EventSource("tcp://e:1", "tcp://e:2", "kv@e@m")
+    assert source_at("tcp://e:1", (first,)) is first
+    assert source_at("tcp://e:9", (first,)) == EventSource("tcp://e:9", "tcp://e:2")
+    assert source_at("tcp://e:9", ()) == EventSource("tcp://e:9")
 
 
 async def test_only_a_rank_that_is_there_is_described() -> None:

@@ -1,11 +1,14 @@
-"""Asks engines by GET, and says why it failed in words that lead to the cause."""
+"""Asks engines over HTTP, and says why it failed in words that lead to the cause."""
 
 import asyncio
 import re
-import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from http import HTTPStatus
+from types import MappingProxyType
 
 import aiohttp
+import msgspec
 from aiohttp import hdrs
 
 from pointsman.engines.adapters import EngineKeys, EngineReply, EngineTrouble
@@ -33,11 +36,17 @@ _RANKS = re.compile(rb"data_parallel_rank 9999 is out of range \[0, ([0-9]{1,4})
 IDLE_S_MAX = 2.0
 """Idle connections are closed before uvicorn does it (5 s), which would race with our GET."""
 
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
-def new_session(keys: EngineKeys) -> aiohttp.ClientSession:
-    """The one session that all collectors share, with engines' keys. The caller closes it."""
+
+def new_session(keys: EngineKeys, *, reuses: bool = True) -> aiohttp.ClientSession:
+    """The one session that all collectors share, with engines' keys. The caller closes it. One that
+    reuses nothing makes a connection for each request."""
     connector = aiohttp.TCPConnector(
-        limit=CONNECTIONS_MAX, limit_per_host=4, keepalive_timeout=IDLE_S_MAX
+        limit=CONNECTIONS_MAX,
+        limit_per_host=4,
+        force_close=not reuses,
+        keepalive_timeout=IDLE_S_MAX if reuses else None,
     )
     return aiohttp.ClientSession(
         connector=connector,
@@ -50,7 +59,7 @@ def new_session(keys: EngineKeys) -> aiohttp.ClientSession:
 
 
 class EngineClient:
-    """Asks one engine: by GET, and by the smallest of all requests."""
+    """Asks one engine, or one rank of it: anything, and by the smallest of all requests."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self.rank = rank_of(url)
@@ -60,16 +69,22 @@ class EngineClient:
 
     async def get(self, path: str, *, timeout_s: float) -> EngineReply:
         """The answer to a GET, of whatever status. Raises EngineTrouble."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self._get(path)
-        except TimeoutError:
-            detail = f"no answer to GET {path} within {timeout_s:g} s"
-            raise EngineTrouble(detail, timed_out=True) from None
-        except aiohttp.ClientError as error:
-            raise EngineTrouble(_cause(error, path)) from None
-        except (OSError, ValueError) as error:
-            raise EngineTrouble(f"GET {path}: {error}") from None
+        async with self._answer("GET", path, timeout_s) as answer:
+            return await _whole(answer)
+
+    async def post(self, path: str, body: object, *, timeout_s: float) -> EngineReply:
+        """The answer to JSON, of whatever status. Raises EngineTrouble."""
+        async with self.streamed(path, body, timeout_s=timeout_s) as answer:
+            return await _whole(answer)
+
+    @asynccontextmanager
+    async def streamed(
+        self, path: str, body: object, *, timeout_s: float
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer to JSON as it comes, which is to have come by then. Raises EngineTrouble,
+        also for what becomes of it while it is read."""
+        async with self._answer("POST", path, timeout_s, body, self._headers) as answer:
+            yield answer
 
     async def ask(self, model: str, *, timeout_s: float) -> int:
         """Ask for one token: the status of the answer. Raises EngineTrouble, also where the key
@@ -86,57 +101,77 @@ class EngineClient:
         found = _RANKS.search(reply.body) if reply.status == HTTPStatus.BAD_REQUEST else None
         return int(found.group(1)) if found else 0
 
-    async def _ask(self, model: str, headers: dict[str, str], timeout_s: float) -> EngineReply:
-        """Ask for one token: the beginning of the answer."""
+    async def _ask(self, model: str, headers: Mapping[str, str], timeout_s: float) -> EngineReply:
         asked = {"model": model, "prompt": "1", "max_tokens": 1}
+        async with self._answer("POST", ASK_PATH, timeout_s, asked, headers) as answer:
+            sent_key = hdrs.AUTHORIZATION in answer.request_info.headers
+            if sent_key and answer.status in REFUSES_THE_KEY:
+                raise EngineTrouble(
+                    f"POST {ASK_PATH} answers {answer.status}: it refuses its configured key"
+                )
+            return await _whole(answer)
+
+    @asynccontextmanager
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        timeout_s: float,
+        body: object = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer of whatever status, and whatever goes wrong with it as EngineTrouble."""
+        question = f"{method} {path}"
+        data = None if body is None else msgspec.json.encode(body)
+        kind = {} if body is None else {"Content-Type": "application/json"}
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._session.post(
-                    self._base + ASK_PATH, json=asked, headers=headers, allow_redirects=False
-                ) as response,
+                self._session.request(
+                    method,
+                    self._base + path,
+                    data=data,
+                    headers={**kind, **headers},
+                    allow_redirects=False,
+                ) as answer,
             ):
-                sent_key = hdrs.AUTHORIZATION in response.request_info.headers
-                if sent_key and response.status in REFUSES_THE_KEY:
-                    raise EngineTrouble(
-                        f"POST {ASK_PATH} answers {response.status}: it refuses its configured key"
-                    )
-                return EngineReply(response.status, await response.content.readany())
+                yield answer
         except TimeoutError:
-            detail = f"no answer to POST {ASK_PATH} within {timeout_s:g} s"
+            detail = f"no answer to {question} within {timeout_s:g} s"
             raise EngineTrouble(detail, timed_out=True) from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise EngineTrouble(f"POST {ASK_PATH}: {error or type(error).__name__}") from None
-
-    async def _get(self, path: str) -> EngineReply:
-        async with self._session.get(self._base + path, allow_redirects=False) as response:
-            body = bytearray()
-            async for chunk in response.content.iter_any():
-                body += chunk
-                if len(body) > BODY_BYTES_MAX:
-                    raise EngineTrouble(f"GET {path} answers more than {BODY_BYTES_MAX} bytes")
-            return EngineReply(response.status, bytes(body))
+        except aiohttp.ClientError as error:
+            raise EngineTrouble(_cause(error, question)) from None
+        except (OSError, ValueError) as error:
+            raise EngineTrouble(f"{question}: {error}") from None
 
 
-def _cause(error: aiohttp.ClientError, path: str) -> str:
+async def _whole(answer: aiohttp.ClientResponse) -> EngineReply:
+    body = bytearray()
+    async for piece in answer.content.iter_any():
+        body += piece
+        if len(body) > BODY_BYTES_MAX:
+            question = f"{answer.method} {answer.url.path}"
+            raise EngineTrouble(f"{question} answers more than {BODY_BYTES_MAX} bytes")
+    return EngineReply(answer.status, bytes(body))
+
+
+def _cause(error: aiohttp.ClientError, question: str) -> str:
     match error:
         case aiohttp.ClientConnectorDNSError():
             return "its host name cannot be resolved"
         case aiohttp.ClientConnectorError():
             return _connect_cause(error.os_error)
         case aiohttp.ServerDisconnectedError():
-            return f"it closed the connection without answering GET {path}"
+            return f"it closed the connection without answering {question}"
         case aiohttp.ClientResponseError():
-            return f"it does not speak HTTP (GET {path}): is this its HTTP port?"
+            return f"it does not speak HTTP ({question}): is this its HTTP port?"
         case aiohttp.ClientOSError():
             return f"the connection broke: {error.strerror or error}"
         case _:
-            return f"GET {path}: {error or type(error).__name__}"
+            return f"{question}: {error or type(error).__name__}"
 
 
 def _connect_cause(error: OSError) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "connection refused: is it running, and is this its HTTP port?"
-    if isinstance(error, socket.gaierror):
-        return "its host name cannot be resolved"
     return f"cannot connect: {error.strerror or error}"

@@ -9,6 +9,7 @@ from random import Random
 from pointsman.collectors.cadence import Cadence
 from pointsman.collectors.identity import restart_evidence
 from pointsman.core.events import (
+    ModelCard,
     NodeChanged,
     NodeDescribed,
     NodeDraining,
@@ -24,7 +25,7 @@ from pointsman.telemetry.collector_metrics import NodeTally
 from pointsman.wire.engine_metrics import EngineKind, EngineSignals
 
 RESTARTS_MAX = 5
-RESTARTS_PER_S = 120.0
+RESTARTS_S = 120.0
 """The most restarts, and the time for them. More are two engines behind one address, and taking
 each answer for a new engine would void every lease and index there, again and again."""
 
@@ -86,6 +87,11 @@ class NodeLink:
     def now_s(self) -> Callable[[], float]:
         return self.sink.now_s
 
+    @property
+    def served(self) -> tuple[ModelCard, ...]:
+        """The models of the current incarnation; none until it is described."""
+        return () if self.facts is None else self.facts.models
+
     def join(self) -> None:
         """Begin a fresh incarnation. The core answers with `Admitted`, which sets `node_id`."""
         self.facts, self.sources, self._page = None, (), None
@@ -128,7 +134,7 @@ class NodeLink:
         False if that happens too often to be true; then the incarnation stays.
         """
         now_s = self.now_s()
-        if len(self._restarts_s) == RESTARTS_MAX and now_s - self._restarts_s[0] < RESTARTS_PER_S:
+        if len(self._restarts_s) == RESTARTS_MAX and now_s - self._restarts_s[0] < RESTARTS_S:
             self.problem = f"it changes too often ({evidence}): is its URL a load balancer's?"
             log.warning("engine %s: %s", self.spec.name, self.problem)
             return False

@@ -107,10 +107,8 @@ class Prober:
                 assert_never(link.cadence.requests)
 
     def _model(self) -> str:
-        if self._link.spec.models:
-            return self._link.spec.models[0]
-        facts = self._link.facts
-        return facts.models[0].name if facts is not None and facts.models else ""
+        names = self._link.spec.models or [card.name for card in self._link.served]
+        return names[0] if names else ""
 
     async def _trouble(self) -> str | None:
         """What is wrong; None if nothing is, empty if the answer tells nothing."""

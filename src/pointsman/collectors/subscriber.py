@@ -16,6 +16,7 @@ from pointsman.core.cache_events import CacheChange
 from pointsman.core.events import CacheChanged, IndexTrust, IndexTrusted
 from pointsman.core.ids import NodeId
 from pointsman.engines.adapters import EventSource
+from pointsman.engines.adapters.event_sources import source_at
 
 REPLAY_PAUSE_S = 0.5
 """The pause between replays of one engine: each may be thousands of messages."""
@@ -62,8 +63,7 @@ class Subscriber:
             self._link.events_note = "switched off"
             return None
         if configured != "auto":
-            known = next((s for s in sources if s.endpoint == configured), None)
-            return known or EventSource(configured, sources[0].replay_endpoint if sources else None)
+            return source_at(configured, sources)
         if len(sources) > 1:
             # A block may leave one rank's cache and stay in another's; one index for the
             # node could not tell. Our own history claims less, and is right.
@@ -78,7 +78,7 @@ class Subscriber:
     async def _follow(self, node_id: NodeId, source: EventSource) -> None:
         stream = EventStream(
             self._link.tally,
-            is_ours=lambda topic: self._is_ours(topic, source),
+            is_ours=lambda topic: source.owns(topic, self._link.served),
             changes=lambda changes: self._changed(node_id, changes),
             trust=lambda trust: self._trusted(node_id, trust),
         )
@@ -152,14 +152,6 @@ class Subscriber:
         if stream.restarts != restarts:
             log.warning("engine %s: its KV events start over", self._link.spec.name)
             self._link.scrape_soon.set()  # the start time of its process tells for certain
-
-    def _is_ours(self, topic: str, source: EventSource) -> bool:
-        if source.topic is not None:
-            return topic == source.topic
-        if topic == "":
-            return True  # an older engine's, or a replay without topics
-        served = [card.name for card in self._link.facts.models] if self._link.facts else []
-        return topic.startswith("kv@") and topic.rpartition("@")[2] in served
 
     def _changed(self, node_id: NodeId, changes: Sequence[CacheChange]) -> None:
         self._link.sink.submit(CacheChanged(node_id, changes))

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -10,6 +11,7 @@ import msgspec
 
 from pointsman.collectors.client import EngineClient
 from pointsman.collectors.event_socket import EventSockets
+from pointsman.collectors.link import wait_for
 from pointsman.collectors.ranks import RANKS_MIN, ranks_apart
 from pointsman.control.doctor import connection, listening, probes, tokens
 from pointsman.control.doctor.engine_findings import is_buffered
@@ -27,8 +29,7 @@ from pointsman.control.listed import ListedEngine
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName
 from pointsman.engines.adapters import Description, EngineTrouble, EventSource, NotReady, describe
-from pointsman.engines.adapters.address import rank_of
-from pointsman.engines.adapters.reply import EngineReply, Get
+from pointsman.engines.adapters.event_sources import source_at
 from pointsman.engines.tokenizer import ModelTokenizer
 from pointsman.wire.engine_metrics import EngineKind, ranks_on, read_metrics
 
@@ -39,6 +40,9 @@ START_LOOKS = 4
 
 RANKS_MAX = 16
 """Publishers listened to at one engine."""
+
+STREAMS_MAX = 4
+"""A proxy that buffers holds back each of them; a machine whose cores are taken, seldom three."""
 
 
 class EngineLooker:
@@ -81,92 +85,69 @@ class EngineLooker:
 
     async def _ranks_apart(self, target: Target) -> int:
         """The one prompt that is sent without `probing`, too: vLLM refuses it."""
-        client, get = EngineClient(self._session, target.url), _get(self._session, target.url)
+        client = EngineClient(self._session, target.url)
         try:
-            if len(ranks_on((await get("/metrics")).body)) < RANKS_MIN:
+            page = await client.get("/metrics", timeout_s=ANSWER_S_MAX)
+            if len(ranks_on(page.body)) < RANKS_MIN:
                 return 0
-            known = await describe(get, urlsplit(target.url).hostname or "")
-            return await ranks_apart(client, known)
+            return await ranks_apart(client, await _description(client, target))
         except (EngineTrouble, NotReady):
             return 0  # what troubles it is found when it is looked at
 
     async def look_at(self, target: Target) -> EngineSeen:
         """Everything about one engine. Never raises for what is the engine's fault."""
-        host = urlsplit(target.url).hostname or ""
+        client = EngineClient(self._session, target.url)
         try:
-            described = await describe(_get(self._session, target.url), host, rank_of(target.url))
+            described = await _description(client, target)
         except (EngineTrouble, NotReady) as error:
             return EngineSeen(target=target, trouble=str(error))
         async with asyncio.TaskGroup() as tasks:
-            linked = tasks.create_task(self._link(target))
-            started = tasks.create_task(self._started(target))
-            asked = tasks.create_task(self._ask(target, described))
+            linked = tasks.create_task(_linked(target))
+            started = tasks.create_task(_started(EngineClient(self._fresh, target.url)))
+            asked = tasks.create_task(self._asked(client, target, described))
         link, trouble = linked.result()
-        probe, streams, events, compared = asked.result()
-        return EngineSeen(
-            target=target,
-            trouble=trouble,
-            described=described,
-            link=link,
-            started_s=started.result(),
-            probe=probe,
-            streams=streams,
-            events=events,
-            tokens=compared,
+        return msgspec.structs.replace(
+            asked.result(), trouble=trouble, link=link, started_s=started.result()
         )
 
-    async def _link(self, target: Target) -> tuple[LinkSeen | None, str]:
-        try:
-            return await connection.watch(target.url, pool_idle_s=target.pool_idle_s), ""
-        except EngineTrouble as trouble:
-            return None, str(trouble)
-
-    async def _started(self, target: Target) -> tuple[float, ...]:
-        get, found = _get(self._fresh, target.url), []
-        for _ in range(START_LOOKS):
-            try:
-                page = read_metrics((await get("/metrics")).body)
-            except EngineTrouble:
-                break
-            if page.process_start_time_s is None:
-                break
-            found.append(page.process_start_time_s)
-        return tuple(found)
-
-    async def _ask(
-        self, target: Target, described: Description
-    ) -> tuple[
-        ProbeSeen | None, tuple[StreamSeen, ...], tuple[EventsSeen, ...], tuple[TokensSeen, ...]
-    ]:
+    async def _asked(
+        self, client: EngineClient, target: Target, described: Description
+    ) -> EngineSeen:
         """What takes prompts, one after the other: each would be in the next one's way."""
-        probe, events = await self._probe(target, described)
-        streams: tuple[StreamSeen, ...] = ()
-        if probe is not None and probe.usages:
-            streams = await streamed(self._session, target.url, probe)
-        compared = await self._compared(target, described) if self._probing else ()
-        return probe, streams, events, compared
+        probe, events = await self._probe(client, target, described)
+        answered = probe is not None and bool(probe.usages)
+        return EngineSeen(
+            target=target,
+            described=described,
+            probe=probe,
+            events=events,
+            streams=await streamed(client, probe) if probe is not None and answered else (),
+            tokens=await self._compared(client, described) if self._probing else (),
+        )
 
-    async def _compared(self, target: Target, described: Description) -> tuple[TokensSeen, ...]:
+    async def _compared(
+        self, client: EngineClient, described: Description
+    ) -> tuple[TokensSeen, ...]:
         """Of the models that have a tokenizer; llama.cpp publishes no events to find by ids."""
         seen: tuple[TokensSeen, ...] = ()
         for card in described.facts.models:
             if card.name in self._tokenizers:
                 tokenizer = self._tokenizers[card.name]
                 if tokenizer is None or described.facts.kind != EngineKind.LLAMACPP:
-                    seen += await tokens.compare(self._session, target.url, card.name, tokenizer)
+                    seen += await tokens.compare(client, card.name, tokenizer)
         return seen
 
     async def _probe(
-        self, target: Target, described: Description
+        self, client: EngineClient, target: Target, described: Description
     ) -> tuple[ProbeSeen | None, tuple[EventsSeen, ...]]:
         """The probe, with all publishers of KV events listened to."""
         sources = _sources(target, described)[:RANKS_MAX]
-        served = [card.name for card in described.facts.models]
+        served = described.facts.models
         heard = asyncio.Event()
         with ExitStack() as stack:
             listeners = []
             for source in sources:
-                listener = Listener(self._sockets, source, models=served, heard=heard)
+                listener = Listener(self._sockets, source, served=served, heard=heard)
                 stack.callback(listener.close)
                 listeners.append(listener)
             async with asyncio.TaskGroup() as tasks:
@@ -178,54 +159,66 @@ class EngineLooker:
             if self._probing:
                 if not sources:
                     heard.set()  # there is nothing to wait for
-                probe = await self._probe_until(heard, target, described)
+                probe = await _probe_until(heard, client, target, described)
             events = (
                 each.seen(replay.result()) for each, replay in zip(listeners, replays, strict=True)
             )
             return probe, tuple(events)
 
-    async def _probe_until(
-        self, heard: asyncio.Event, target: Target, described: Description
-    ) -> ProbeSeen:
-        """A second prompt if the first one's events did not come: the way there takes time.
 
-        Of several ranks one has the prompt, so it is enough that one of them is heard.
-        """
-        if not heard.is_set():
-            await asyncio.sleep(listening.CONNECT_S)
-        model, context_tokens = _model_of(target, described)
-        for _ in range(2):
-            prompt = probes.new_prompt(described.facts.block_tokens, context_tokens)
-            probe = await probes.repeat(self._session, target.url, model=model, prompt=prompt)
-            if not probe.usages or await listening.within_time(heard):
-                break
-        return probe
+async def _description(client: EngineClient, target: Target) -> Description:
+    """Raises EngineTrouble and NotReady."""
+    get = partial(client.get, timeout_s=ANSWER_S_MAX)
+    return await describe(get, urlsplit(target.url).hostname or "", client.rank)
 
 
-STREAMS_MAX = 4
-"""A proxy that buffers holds back each of them; a machine whose cores are taken, seldom three."""
+async def _linked(target: Target) -> tuple[LinkSeen | None, str]:
+    try:
+        return await connection.watch(target.url, pool_idle_s=target.pool_idle_s), ""
+    except EngineTrouble as trouble:
+        return None, str(trouble)
 
 
-async def streamed(
-    session: aiohttp.ClientSession, base: str, probe: ProbeSeen
-) -> tuple[StreamSeen, ...]:
+async def _started(client: EngineClient) -> tuple[float, ...]:
+    found: list[float] = []
+    for _ in range(START_LOOKS):
+        try:
+            page = read_metrics((await client.get("/metrics", timeout_s=ANSWER_S_MAX)).body)
+        except EngineTrouble:
+            break
+        if page.process_start_time_s is None:
+            break
+        found.append(page.process_start_time_s)
+    return tuple(found)
+
+
+async def _probe_until(
+    heard: asyncio.Event, client: EngineClient, target: Target, described: Description
+) -> ProbeSeen:
+    """A second prompt if the first one's events did not come: the way there takes time.
+
+    Of several ranks one has the prompt, so it is enough that one of them is heard.
+    """
+    if not heard.is_set():
+        await asyncio.sleep(listening.CONNECT_S)
+    model, context_tokens = _model_of(target, described)
+    for _ in range(2):
+        prompt = probes.new_prompt(described.facts.block_tokens, context_tokens)
+        probe = await probes.repeat(client, model=model, prompt=prompt)
+        if not probe.usages or await wait_for(heard, listening.WAIT_S_MAX):
+            break
+    return probe
+
+
+async def streamed(client: EngineClient, probe: ProbeSeen) -> tuple[StreamSeen, ...]:
     """One stream; others while they seem to have been held back, as a busy machine may do."""
     seen: tuple[StreamSeen, ...] = ()
     for _ in range(STREAMS_MAX):
-        stream = await probes.stream(session, base, model=probe.model, prompt=probe.prompt)
+        stream = await probes.stream(client, model=probe.model, prompt=probe.prompt)
         seen += (stream,)
         if not is_buffered(stream, probe.seconds_min):
             break
     return seen
-
-
-def _get(session: aiohttp.ClientSession, url: str) -> Get:
-    client = EngineClient(session, url)
-
-    async def get(path: str) -> EngineReply:
-        return await client.get(path, timeout_s=ANSWER_S_MAX)
-
-    return get
 
 
 def _model_of(target: Target, described: Description) -> tuple[str, int | None]:
@@ -239,10 +232,10 @@ def _model_of(target: Target, described: Description) -> tuple[str, int | None]:
 
 def _sources(target: Target, described: Description) -> tuple[EventSource, ...]:
     """Where its events are, as the collectors choose."""
-    if target.kv_events == "off":
-        return ()
-    if target.kv_events == "auto":
-        return described.sources
-    known = [source for source in described.sources if source.endpoint == target.kv_events]
-    replays = described.sources[0].replay_endpoint if described.sources else None
-    return tuple(known) or (EventSource(target.kv_events, replays),)
+    match target.kv_events:
+        case "off":
+            return ()
+        case "auto":
+            return described.sources
+        case endpoint:
+            return (source_at(endpoint, described.sources),)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import msgspec
 
-from pointsman.collectors.client import new_session
+from pointsman.collectors.client import EngineClient, new_session
 from pointsman.collectors.event_socket import event_sockets
 from pointsman.control.doctor import probes
 from pointsman.control.doctor.engine_findings import engine_findings
@@ -90,12 +90,11 @@ def diagnose(
 
 @asynccontextmanager
 async def _looker(scope: Scope) -> AsyncIterator[EngineLooker]:
-    closing = aiohttp.TCPConnector(force_close=True, limit=AT_ONCE_MAX)
     keys = scope.engine_keys
     async with (
         event_sockets() as sockets,
         new_session(keys) as session,
-        aiohttp.ClientSession(connector=closing, middlewares=(keys.authorize,)) as fresh,
+        new_session(keys, reuses=False) as fresh,
     ):
         yield EngineLooker(
             session=session,
@@ -189,8 +188,9 @@ async def _same(
         else:
             try:
                 async with asyncio.timeout_at(deadline_s):
+                    client = EngineClient(session, other.target.url)
                     usage = await probes.once(
-                        session, other.target.url, model=one.probe.model, prompt=one.probe.prompt
+                        client, model=one.probe.model, prompt=one.probe.prompt
                     )
                 shared = bool(usage.cached_tokens)
             except (EngineTrouble, TimeoutError):

@@ -35,9 +35,9 @@ async def look_at_gateway(
     if probing and names and ready.status == 200:
         model = wanted if wanted in names else names[0]
         prompt = probes.new_prompt(None, None)
-        probe = await probes.repeat(session, url, model=model, prompt=prompt)
+        probe = await probes.repeat(client, model=model, prompt=prompt)
         if probe.usages:
-            streams = await streamed(session, url, probe)
+            streams = await streamed(client, probe)
     return msgspec.structs.replace(
         admin,
         url=url,

@@ -1,12 +1,13 @@
 """An engine's KV events: what its publisher sends while a probe runs, and what it remembers."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 
 from pointsman.collectors.event_socket import EventSockets, Subscription, replay
 from pointsman.control.doctor.seen import EventsSeen
 from pointsman.core.cache_events import BlockStored
+from pointsman.core.events import ModelCard
 from pointsman.engines.adapters import EventSource
 from pointsman.wire.engine_events import MalformedEvent, decode_message
 
@@ -30,12 +31,12 @@ class Listener:
         sockets: EventSockets,
         source: EventSource,
         *,
-        models: Collection[str],
+        served: Sequence[ModelCard],
         heard: asyncio.Event,
     ) -> None:
         """`heard` is set when blocks are told of; several listeners may share it."""
         self._source = source
-        self._models = models
+        self._served = served
         self._heard = heard
         self._messages = self._malformed = self._stored = 0
         self._block_sizes: dict[int, None] = {}
@@ -69,7 +70,7 @@ class Listener:
         except MalformedEvent:
             self._malformed += 1
             return
-        if not is_own(message.topic, self._source, self._models):
+        if not self._source.owns(message.topic, self._served):
             if len(self._foreign) < FOREIGN_MAX:
                 self._foreign[message.topic] = None
             return
@@ -80,23 +81,6 @@ class Listener:
                 if len(self._block_sizes) < BLOCK_SIZES_MAX:
                     self._block_sizes[event.block_size] = None
                 self._heard.set()
-
-
-async def within_time(heard: asyncio.Event) -> bool:
-    """Whether it is set, waiting for WAIT_S_MAX at most."""
-    try:
-        async with asyncio.timeout(WAIT_S_MAX):
-            await heard.wait()
-    except TimeoutError:
-        return False
-    return True
-
-
-def is_own(topic: str, source: EventSource, models: Collection[str]) -> bool:
-    """Whether a topic is this publisher's, as the collectors judge it."""
-    if source.topic is not None:
-        return topic == source.topic
-    return topic == "" or (topic.startswith("kv@") and topic.rpartition("@")[2] in models)
 
 
 async def first_replayed(sockets: EventSockets, source: EventSource) -> int | None:

@@ -1,6 +1,5 @@
 """Small prompts of the doctor's own: answered twice, streamed once, tokenised."""
 
-import asyncio
 import secrets
 import time
 from collections.abc import Callable
@@ -9,15 +8,14 @@ from itertools import cycle, islice
 import aiohttp
 import msgspec
 
+from pointsman.collectors.client import ASK_PATH, EngineClient
 from pointsman.control.doctor.seen import ProbeSeen, StreamSeen
-from pointsman.engines.adapters import EngineReply, EngineTrouble
-from pointsman.engines.adapters.address import rank_headers, server_of
+from pointsman.engines.adapters import EngineTrouble
 from pointsman.wire.answers import read_answer
 from pointsman.wire.sse import SseScanner
 from pointsman.wire.usage import Usage
 
 ANSWER_S_MAX = 10.0
-ANSWER_BYTES_MAX = 1024 * 1024
 
 REPETITIONS_MAX = 2
 """A hit may be missed once on an engine that is short of memory, not twice."""
@@ -37,34 +35,7 @@ def new_prompt(block_tokens: int | None, context_tokens: int | None) -> str:
     return f"{secrets.token_hex(8)} {' '.join(words)}"
 
 
-async def post(
-    session: aiohttp.ClientSession,
-    base: str,
-    path: str,
-    body: object,
-    *,
-    timeout_s: float = ANSWER_S_MAX,
-) -> EngineReply:
-    """Send, and return the answer, whatever its status. Raises EngineTrouble."""
-    data = msgspec.json.encode(body)
-    url, headers = server_of(base) + path, {"Content-Type": "application/json"}
-    try:
-        async with (
-            asyncio.timeout(timeout_s),
-            session.post(
-                url, data=data, headers=headers | rank_headers(base), allow_redirects=False
-            ) as reply,
-        ):
-            return EngineReply(reply.status, await reply.content.read(ANSWER_BYTES_MAX))
-    except TimeoutError:
-        raise EngineTrouble(f"no answer within {timeout_s:g} s", timed_out=True) from None
-    except (aiohttp.ClientError, OSError) as error:
-        raise EngineTrouble(str(error) or type(error).__name__) from None
-
-
-async def repeat(
-    session: aiohttp.ClientSession, base: str, *, model: str, prompt: str
-) -> ProbeSeen:
+async def repeat(client: EngineClient, *, model: str, prompt: str) -> ProbeSeen:
     """The same prompt two or three times, one token each: until it is found cached."""
     usages: list[Usage] = []
     seconds: list[float] = []
@@ -72,7 +43,7 @@ async def repeat(
     while len(usages) <= REPETITIONS_MAX and not (len(usages) > 1 and usages[-1].cached_tokens):
         begun_s = time.monotonic()
         try:
-            usages.append(await once(session, base, model=model, prompt=prompt))
+            usages.append(await once(client, model=model, prompt=prompt))
         except EngineTrouble as error:
             trouble, refused = str(error), isinstance(error, PromptRefused)
             break
@@ -91,16 +62,16 @@ class PromptRefused(EngineTrouble):
     """The engine turns the prompt away, for good or for now, which is not a fault."""
 
 
-async def once(session: aiohttp.ClientSession, base: str, *, model: str, prompt: str) -> Usage:
+async def once(client: EngineClient, *, model: str, prompt: str) -> Usage:
     """Ask for one token. Raises EngineTrouble, of which PromptRefused is one kind."""
     body = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
-    reply = await post(session, base, "/v1/completions", body)
+    reply = await client.post(ASK_PATH, body, timeout_s=ANSWER_S_MAX)
     if reply.status != 200:
         kind = PromptRefused if reply.status < 500 or reply.status == 503 else EngineTrouble
-        raise kind(f"POST /v1/completions answers {reply.status}: {error_of(reply.body)}")
+        raise kind(f"POST {ASK_PATH} answers {reply.status}: {error_of(reply.body)}")
     usage = read_answer(reply.body).usage
     if usage is None:
-        raise EngineTrouble("POST /v1/completions answers without usage")
+        raise EngineTrouble(f"POST {ASK_PATH} answers without usage")
     return usage
 
 
@@ -121,9 +92,7 @@ def error_of(body: bytes) -> str:
     return (message or body.decode(errors="replace"))[:200]
 
 
-async def stream(
-    session: aiohttp.ClientSession, base: str, *, model: str, prompt: str
-) -> StreamSeen:
+async def stream(client: EngineClient, *, model: str, prompt: str) -> StreamSeen:
     """A streamed answer of STREAM_TOKENS, and when its bytes came."""
     body = {
         "model": model,
@@ -133,21 +102,15 @@ async def stream(
         "ignore_eos": True,
         "stream": True,
     }
-    url, headers = f"{server_of(base)}/v1/completions", rank_headers(base)
     begun_s = time.monotonic()
     try:
-        async with (
-            asyncio.timeout(ANSWER_S_MAX),
-            session.post(url, json=body, headers=headers, allow_redirects=False) as reply,
-        ):
-            if reply.status != 200:
-                body_read = await reply.content.read(ANSWER_BYTES_MAX)
-                return _no_stream(f"{reply.status} {error_of(body_read)}")
-            return await _follow(reply.content, lambda: time.monotonic() - begun_s)
-    except TimeoutError:
-        return _no_stream(f"no end within {ANSWER_S_MAX:g} s")
-    except (aiohttp.ClientError, OSError) as error:
-        return _no_stream(str(error) or type(error).__name__)
+        async with client.streamed(ASK_PATH, body, timeout_s=ANSWER_S_MAX) as answer:
+            if answer.status != 200:
+                said = error_of(await answer.content.readany())
+                return _no_stream(f"{answer.status} {said}")
+            return await _follow(answer.content, lambda: time.monotonic() - begun_s)
+    except EngineTrouble as trouble:
+        return _no_stream(str(trouble))
 
 
 def _no_stream(trouble: str) -> StreamSeen:

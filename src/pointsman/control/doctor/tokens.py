@@ -2,11 +2,11 @@
 
 import asyncio
 
-import aiohttp
 import msgspec
 from msgspec import Raw
 
-from pointsman.control.doctor.probes import error_of, post
+from pointsman.collectors.client import EngineClient
+from pointsman.control.doctor.probes import error_of
 from pointsman.control.doctor.seen import TokensSeen
 from pointsman.core.ids import ModelName
 from pointsman.engines.adapters import EngineTrouble
@@ -25,7 +25,7 @@ _BODIES = (
 
 
 async def compare(
-    session: aiohttp.ClientSession, base: str, model: str, tokenizer: ModelTokenizer | None
+    client: EngineClient, model: str, tokenizer: ModelTokenizer | None
 ) -> tuple[TokensSeen, ...]:
     """The ids of a completion and of a chat; without `tokenizer` only the engine is asked."""
     seen = []
@@ -41,7 +41,7 @@ async def compare(
                     continue  # configured without a chat template
                 trouble = str(inexact)
         try:
-            theirs = await _asked(session, base, question_of(ModelName(model), endpoint, body))
+            theirs = await _asked(client, question_of(ModelName(model), endpoint, body))
         except EngineTrouble as error:
             theirs, trouble = None, trouble or str(error)
         seen.append(
@@ -54,9 +54,9 @@ class _Ids(msgspec.Struct, frozen=True):
     tokens: tuple[int, ...]
 
 
-async def _asked(session: aiohttp.ClientSession, base: str, question: bytes) -> tuple[int, ...]:
+async def _asked(client: EngineClient, question: bytes) -> tuple[int, ...]:
     """The engine's ids. Raises EngineTrouble."""
-    reply = await post(session, base, "/tokenize", Raw(question), timeout_s=ANSWER_S_MAX)
+    reply = await client.post("/tokenize", Raw(question), timeout_s=ANSWER_S_MAX)
     if reply.status != 200:
         raise EngineTrouble(f"POST /tokenize answers {reply.status}: {error_of(reply.body)}")
     try:

@@ -1,8 +1,10 @@
 """GET /kv_event_sources (vLLM): where an engine publishes what its cache holds."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+
+from pointsman.core.events import ModelCard
 
 
 class EventSource(msgspec.Struct, frozen=True):
@@ -11,6 +13,14 @@ class EventSource(msgspec.Struct, frozen=True):
     endpoint: str
     replay_endpoint: str | None = None
     topic: str | None = None
+
+    def owns(self, topic: str, served: Iterable[ModelCard]) -> bool:
+        """Whether a message under that topic is its own, if its engine has the models `served`.
+        Older engines and replays have no topics."""
+        if self.topic is not None:
+            return topic == self.topic
+        name = topic.rpartition("@")[2]
+        return topic == "" or (topic.startswith("kv@") and any(c.name == name for c in served))
 
 
 class _Source(msgspec.Struct, frozen=True):
@@ -43,6 +53,12 @@ def read_event_sources(body: bytes, host: str, rank: int | None = None) -> tuple
         if (rank is None or number == str(rank))
         if source.enable_kv_cache_events and source.publisher == "zmq" and source.endpoint
     )
+
+
+def source_at(endpoint: str, published: Sequence[EventSource]) -> EventSource:
+    """The publisher there. One that its engine does not tell of is replayed where the first is."""
+    known = next((source for source in published if source.endpoint == endpoint), None)
+    return known or EventSource(endpoint, published[0].replay_endpoint if published else None)
 
 
 def reachable(endpoint: str, host: str) -> str:
