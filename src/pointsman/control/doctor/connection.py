@@ -10,6 +10,7 @@ import msgspec
 
 from pointsman.control.doctor.seen import LinkSeen
 from pointsman.engines.adapters import EngineTrouble
+from pointsman.engines.adapters.address import PORT_DEFAULT
 
 ANSWER_S_MAX = 5.0
 BODY_BYTES_MAX = 1024 * 1024
@@ -41,9 +42,11 @@ async def watch(url: str, *, pool_idle_s: float) -> LinkSeen:
 async def _watch(url: str, watch_s: float) -> LinkSeen:
     parts = urlsplit(url)
     async with asyncio.timeout(ANSWER_S_MAX):
-        reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port or PORT_DEFAULT)
     try:
-        peer = writer.get_extra_info("peername")[:2]
+        peer = writer.get_extra_info("peername")
+        if peer is None:
+            raise ConnectionResetError("it closes a connection at once")
         async with asyncio.timeout(ANSWER_S_MAX):
             first, first_s = await _ask(reader, writer, parts.netloc)
         reusable = first.headers.get("connection", "").lower() != "close"
@@ -54,7 +57,7 @@ async def _watch(url: str, watch_s: float) -> LinkSeen:
                 _, latency_s = await _ask(reader, writer, parts.netloc)
             closed_after_s = await _closed_after_s(reader, watch_s)
         return LinkSeen(
-            peer=peer,
+            peer=peer[:2],
             latency_s=latency_s,
             health_status=first.status,
             reusable=reusable,

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from pointsman.collectors.describer import NAMES_ITS_MODELS
+from pointsman.collectors.identity import START_SLACK_S
 from pointsman.control.doctor.connection import MARGIN_S
 from pointsman.control.doctor.finding import Check, Finding, Severity
 from pointsman.control.doctor.seen import EngineSeen, LinkSeen, ProbeSeen, StreamSeen, TokensSeen
@@ -14,8 +15,6 @@ LATENCY_S_MAX = 0.1
 
 CLOCK_S_MAX = 2.0
 """A Date header has whole seconds."""
-
-RESTART_SLACK_S = 1.0
 
 BUFFERED_SHARE_MAX = 0.2
 BUFFERED_S_MIN = 0.05
@@ -54,7 +53,7 @@ def _way_in(engine: EngineSeen) -> str:
 
 def _identity(engine: EngineSeen) -> Iterator[Finding]:
     starts = engine.started_s
-    if starts and max(starts) - min(starts) > RESTART_SLACK_S:
+    if starts and max(starts) - min(starts) > START_SLACK_S:
         yield Finding(
             Severity.PROBLEM,
             Check.IDENTITY,

@@ -38,7 +38,7 @@ class Listener:
         self._source = source
         self._served = served
         self._heard = heard
-        self._messages = self._malformed = self._stored = 0
+        self._malformed = self._stored = 0
         self._block_sizes: dict[int, None] = {}
         self._foreign: dict[str, None] = {}
         self._trouble = ""
@@ -52,7 +52,6 @@ class Listener:
         return EventsSeen(
             source=self._source,
             trouble=self._trouble,
-            messages=self._messages,
             malformed=self._malformed,
             stored=self._stored,
             block_sizes=tuple(self._block_sizes),
@@ -74,7 +73,6 @@ class Listener:
             if len(self._foreign) < FOREIGN_MAX:
                 self._foreign[message.topic] = None
             return
-        self._messages += 1
         for event in message.batch.events:
             if isinstance(event, BlockStored) and not event.group_idx:
                 self._stored += len(event.block_hashes)

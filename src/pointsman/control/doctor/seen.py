@@ -78,7 +78,6 @@ class EventsSeen(msgspec.Struct, frozen=True, kw_only=True):
 
     source: EventSource
     trouble: str = ""
-    messages: int = 0
     malformed: int = 0
     stored: int = 0
     block_sizes: tuple[int, ...] = ()
@@ -127,8 +126,6 @@ class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
     draining: bool = False
     index_trust: str = "history"
-    events: str = ""
-    restarts: int = 0
     cached_tokens_predicted: int = 0
     cached_tokens_reported: int = 0
 
@@ -143,14 +140,13 @@ class StateSeen(msgspec.Struct, frozen=True, kw_only=True):
     """The admin plane's state, as far as the doctor reads it."""
 
     ready: bool
-    version: str = ""
     nodes: tuple[NodeSeen, ...] = ()
     configuration: ConfigurationSeen = ConfigurationSeen()
     failures: dict[str, int] = {}
 
 
 class GatewaySeen(msgspec.Struct, frozen=True, kw_only=True):
-    """A running gateway. A status of None was not asked for, 0 did not answer."""
+    """A running gateway. A status of None was not asked for."""
 
     url: str = ""
     trouble: str = ""
