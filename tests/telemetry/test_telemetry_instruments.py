@@ -39,10 +39,12 @@ def test_series_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert registry.get_sample_value("x_total", {"a": "other"}) == 2
 
 
-def test_a_removed_series_is_gone() -> None:
+def test_what_is_forgotten_has_no_series() -> None:
     registry = CollectorRegistry()
-    counter = Counter(registry, "x", "Help.", ("a",))
-    counter.labels("1").add()
-    counter.remove("1")
-    counter.remove("never there")
-    assert registry.get_sample_value("x_total", {"a": "1"}) is None
+    counter = Counter(registry, "x", "Help.", ("node", "result"))
+    for node, result in (("a", "good"), ("a", "bad"), ("b", "good")):
+        counter.labels(node, result).add()
+    counter.forget("a")
+    counter.forget("never there")
+    [metric] = counter.collect()
+    assert [sample.labels["node"] for sample in metric.samples] == ["b"]

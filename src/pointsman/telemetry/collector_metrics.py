@@ -34,56 +34,37 @@ class CollectorMetrics:
     """The families; `node` gives one node's series and `forget` drops them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.probes = Counter(
-            registry,
+        self._families: list[Counter] = []
+
+        def counter(name: str, help_: str, *labels: str) -> Counter:
+            made = Counter(registry, name, help_, ("node", *labels))
+            self._families.append(made)
+            return made
+
+        self.probes = counter(
             "pointsman_probes",
             "Health probes by outcome; busy: no answer, but the engine serves.",
-            ("node", "result"),
+            "result",
         )
-        self.scrapes = Counter(
-            registry, "pointsman_scrapes", "Scrapes of an engine's metrics.", ("node", "result")
-        )
-        self.restarts = Counter(
-            registry, "pointsman_node_restarts", "Engine restarts that were noticed.", ("node",)
-        )
-        self.event_messages = Counter(
-            registry, "pointsman_kv_event_messages", "KV-event messages.", ("node", "result")
-        )
-        self.event_gaps = Counter(
-            registry, "pointsman_kv_event_gaps", "Gaps in the sequence of KV events.", ("node",)
-        )
-        self.event_losses = Counter(
-            registry,
+        self.scrapes = counter("pointsman_scrapes", "Scrapes of an engine's metrics.", "result")
+        self.restarts = counter("pointsman_node_restarts", "Engine restarts that were noticed.")
+        self.event_messages = counter("pointsman_kv_event_messages", "KV-event messages.", "result")
+        self.event_gaps = counter("pointsman_kv_event_gaps", "Gaps in the sequence of KV events.")
+        self.event_losses = counter(
             "pointsman_kv_event_losses",
             "Gaps that no replay could fill; the index is degraded from there on.",
-            ("node",),
         )
-        self.event_replays = Counter(
-            registry, "pointsman_kv_event_replays", "Replays of KV events asked for.", ("node",)
+        self.event_replays = counter(
+            "pointsman_kv_event_replays", "Replays of KV events asked for."
         )
-
-        self.agent_beats = Counter(
-            registry, "pointsman_agent_heartbeats", "Heartbeats of a node's agent.", ("node",)
+        self.agent_beats = counter("pointsman_agent_heartbeats", "Heartbeats of a node's agent.")
+        self.agent_gaps = counter("pointsman_agent_gaps", "Heartbeats that never came.")
+        self.agent_losses = counter(
+            "pointsman_agent_losses", "Connections to a node's agent that broke."
         )
-        self.agent_gaps = Counter(
-            registry, "pointsman_agent_gaps", "Heartbeats that never came.", ("node",)
-        )
-        self.agent_losses = Counter(
-            registry,
-            "pointsman_agent_losses",
-            "Connections to a node's agent that broke.",
-            ("node",),
-        )
-        self.index_drifts = Counter(
-            registry,
+        self.index_drifts = counter(
             "pointsman_index_drifts",
             "Heartbeats by which the index differed from what its agent has; it is healed then.",
-            ("node",),
-        )
-
-        self._plain = (
-            *(self.restarts, self.event_gaps, self.event_losses, self.event_replays),
-            *(self.agent_beats, self.agent_gaps, self.agent_losses, self.index_drifts),
         )
 
     def node(self, name: NodeName) -> NodeTally:
@@ -91,10 +72,5 @@ class CollectorMetrics:
 
     def forget(self, name: NodeName) -> None:
         """The node is gone: so are its series."""
-        for family in (self.probes, self.scrapes):
-            for result in ("good", "failed", "busy"):
-                family.remove(name, result)
-        for result in ("taken", "duplicate", "foreign_topic", "malformed", "dropped"):
-            self.event_messages.remove(name, result)
-        for family in self._plain:
-            family.remove(name)
+        for family in self._families:
+            family.forget(name)

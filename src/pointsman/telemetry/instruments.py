@@ -6,8 +6,10 @@ scraped. Resolve children once and keep them.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
+from typing import Generic, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -47,28 +49,43 @@ class HistogramChild:
         self.total += value
 
 
-class Counter:
+C = TypeVar("C")
+
+
+class _Family(Generic[C]):
+    """Series of one name, told apart by the values of its labels."""
+
+    def __init__(
+        self, name: str, help_: str, labels: Sequence[str], new_child: Callable[[], C]
+    ) -> None:
+        self._name, self._help, self._labels = name, help_, tuple(labels)
+        self._new_child = new_child
+        self._children: dict[tuple[str, ...], C] = {}
+
+    def labels(self, *values: str) -> C:
+        """The child with these label values, made if it is new."""
+        assert len(values) == len(self._labels), (self._name, values)
+        child = self._children.get(values)
+        if child is None:
+            is_full = len(self._children) >= CHILDREN_MAX
+            key = (OTHER,) * len(values) if is_full else values
+            child = self._children.setdefault(key, self._new_child())
+        return child
+
+    def forget(self, first: str) -> None:
+        """Drop the series whose first label has this value: of a node that is gone."""
+        for values in [values for values in self._children if values[0] == first]:
+            del self._children[values]
+
+
+class Counter(_Family[CounterChild]):
     """A family of counters; `name` without the `_total` that exposition adds."""
 
     def __init__(
         self, registry: CollectorRegistry, name: str, help_: str, labels: Sequence[str] = ()
     ) -> None:
-        self._name, self._help, self._labels = name, help_, tuple(labels)
-        self._children: dict[tuple[str, ...], CounterChild] = {}
+        super().__init__(name, help_, labels, CounterChild)
         registry.register(self)
-
-    def labels(self, *values: str) -> CounterChild:
-        """The child with these label values, made if it is new."""
-        assert len(values) == len(self._labels), (self._name, values)
-        child = self._children.get(values)
-        if child is None:
-            key = _bounded(values, len(self._children))
-            child = self._children.setdefault(key, CounterChild())
-        return child
-
-    def remove(self, *values: str) -> None:
-        """Forget a series, of a node that is gone."""
-        self._children.pop(values, None)
 
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily(self._name, self._help, labels=self._labels)
@@ -77,7 +94,7 @@ class Counter:
         yield family
 
 
-class Histogram:
+class Histogram(_Family[HistogramChild]):
     """A family of histograms with the same bucket bounds, ascending."""
 
     def __init__(
@@ -90,24 +107,9 @@ class Histogram:
         bounds: Sequence[float],
     ) -> None:
         assert list(bounds) == sorted(set(bounds)), bounds
-        self._name, self._help, self._labels = name, help_, tuple(labels)
-        self._bounds = tuple(bounds)
+        super().__init__(name, help_, labels, partial(HistogramChild, tuple(bounds)))
         self._names = [*[repr(float(bound)) for bound in bounds], "+Inf"]
-        self._children: dict[tuple[str, ...], HistogramChild] = {}
         registry.register(self)
-
-    def labels(self, *values: str) -> HistogramChild:
-        """The child with these label values, made if it is new."""
-        assert len(values) == len(self._labels), (self._name, values)
-        child = self._children.get(values)
-        if child is None:
-            key = _bounded(values, len(self._children))
-            child = self._children.setdefault(key, HistogramChild(self._bounds))
-        return child
-
-    def remove(self, *values: str) -> None:
-        """Forget a series, of a node that is gone."""
-        self._children.pop(values, None)
 
     def collect(self) -> Iterator[Metric]:
         family = HistogramMetricFamily(self._name, self._help, labels=self._labels)
@@ -116,7 +118,3 @@ class Histogram:
             buckets = list(zip(self._names, map(float, cumulated), strict=True))
             family.add_metric(values, buckets=buckets, sum_value=child.total)
         yield family
-
-
-def _bounded(values: tuple[str, ...], children: int) -> tuple[str, ...]:
-    return values if children < CHILDREN_MAX else (OTHER,) * len(values)
