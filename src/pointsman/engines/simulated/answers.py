@@ -118,6 +118,24 @@ class Dialect(Protocol):
         """The JSON answer of a request that does not stream."""
 
 
+def chunk_head(script: Script, kind: bytes) -> bytes:
+    """The beginning of each chunk of OpenAI's completions and chat, up to its choices."""
+    return b'data: {"id":%b,"object":"%b","created":%d,"model":%b,"choices":[' % (
+        text_json(script.id),
+        kind,
+        script.created,
+        text_json(script.model),
+    )
+
+
+def chunks_end(script: Script, head: bytes) -> bytes:
+    """The usage chunk where it was asked for, and the end mark."""
+    if not script.include_usage:
+        return DONE
+    usage, fingerprint = msgspec.json.encode(script.usage()), text_json(SYSTEM_FINGERPRINT)
+    return b'%b],"usage":%b,"system_fingerprint":%b}\n\n%b' % (head, usage, fingerprint, DONE)
+
+
 def running_usage(choice: Choice, tokens: int) -> bytes:
     """`continuous_usage_stats`: the member that each chunk gets."""
     prompt = choice.job.prompt_tokens

@@ -77,8 +77,8 @@ class Faults(msgspec.Struct, kw_only=True):
     def apply(self, patch: FaultsPatch, *, idle_close_s: float) -> None:
         """Take over what the patch sets; `idle_close_s` is what `reset` goes back to."""
         if patch.reset:
+            fresh = Faults(idle_close_s=idle_close_s)
             for name in Faults.__struct_fields__:
-                fresh = Faults(idle_close_s=idle_close_s)
                 setattr(self, name, getattr(fresh, name))
         for name in ("slow", "hang", "retry_after", "health_status", "cut_reset", "idle_close_s"):
             value = getattr(patch, name)

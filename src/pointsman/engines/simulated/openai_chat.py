@@ -3,10 +3,11 @@
 import msgspec
 
 from pointsman.engines.simulated.answers import (
-    DONE,
     SYSTEM_FINGERPRINT,
     Choice,
     Script,
+    chunk_head,
+    chunks_end,
     running_usage,
     text_json,
     token_ids_json,
@@ -18,10 +19,7 @@ class ChatDialect:
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self._envelope = (
-            b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,"choices":['
-            % (text_json(script.id), script.created, text_json(script.model))
-        )
+        self._chunk_head = chunk_head(script, b"chat.completion.chunk")
         self._plain = not (script.continuous_usage or script.return_token_ids or script.tool)
         self._heads = [self._head(choice) for choice in script.choices]
 
@@ -30,7 +28,7 @@ class ChatDialect:
         ids = b'"prompt_token_ids":%b' % msgspec.json.encode(choice.prompt)
         delta = b'{"role":"assistant","content":""}'
         first = b'%b{"index":%d,"delta":%b,"logprobs":null,"finish_reason":null}],%b%b}\n\n' % (
-            self._envelope,
+            self._chunk_head,
             choice.index,
             delta,
             ids,
@@ -64,16 +62,7 @@ class ChatDialect:
 
     def closing(self) -> bytes:
         """The usage chunk where it was asked for, and the end mark."""
-        if not self.script.include_usage:
-            return DONE
-        usage = msgspec.json.encode(self.script.usage())
-        fingerprint = text_json(SYSTEM_FINGERPRINT)
-        return b'%b],"usage":%b,"system_fingerprint":%b}\n\n%b' % (
-            self._envelope,
-            usage,
-            fingerprint,
-            DONE,
-        )
+        return chunks_end(self.script, self._chunk_head)
 
     def whole(self) -> bytes:
         """The chat.completion object."""
@@ -99,7 +88,7 @@ class ChatDialect:
         delta = b'"content":"'
         if self.script.tool is not None:
             delta = b'"tool_calls":[{"index":0,"function":{"arguments":"'
-        return b'%b{"index":%d,"delta":{%b' % (self._envelope, choice.index, delta)
+        return b'%b{"index":%d,"delta":{%b' % (self._chunk_head, choice.index, delta)
 
     def _usage(self, choice: Choice, tokens: int) -> bytes:
         return running_usage(choice, tokens) if self.script.continuous_usage else b""
@@ -111,7 +100,7 @@ class ChatDialect:
         call = self._tool_call(choice, "")
         delta = msgspec.json.encode({"tool_calls": [{"index": 0, **call}]})
         return b'%b{"index":%d,"delta":%b,"logprobs":null,"finish_reason":null}]%b}\n\n' % (
-            self._envelope,
+            self._chunk_head,
             choice.index,
             delta,
             self._usage(choice, 0),

@@ -3,10 +3,11 @@
 import msgspec
 
 from pointsman.engines.simulated.answers import (
-    DONE,
     SYSTEM_FINGERPRINT,
     Choice,
     Script,
+    chunk_head,
+    chunks_end,
     running_usage,
     text_json,
     token_ids_json,
@@ -18,14 +19,10 @@ class CompletionDialect:
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self._envelope = (
-            b'data: {"id":%b,"object":"text_completion","created":%d,"model":%b,"choices":['
-            % (text_json(script.id), script.created, text_json(script.model))
-        )
+        self._chunk_head = chunk_head(script, b"text_completion")
 
-    def opening(self, choice: Choice) -> bytes:
+    def opening(self, _: Choice) -> bytes:
         """Nothing: the first token's chunk is the first."""
-        del choice
         return b""
 
     def piece(self, choice: Choice, index: int) -> bytes:
@@ -39,7 +36,7 @@ class CompletionDialect:
             b'%b{"index":%d,"text":"%b","logprobs":null,"finish_reason":%b,"stop_reason":null,'
             b'"prompt_token_ids":%b,"token_ids":%b}]%b}\n\n'
         ) % (
-            self._envelope,
+            self._chunk_head,
             choice.index,
             choice.output.piece(index),
             reason,
@@ -50,15 +47,7 @@ class CompletionDialect:
 
     def closing(self) -> bytes:
         """The usage chunk where it was asked for, and the end mark."""
-        if not self.script.include_usage:
-            return DONE
-        usage = msgspec.json.encode(self.script.usage())
-        return b'%b],"usage":%b,"system_fingerprint":%b}\n\n%b' % (
-            self._envelope,
-            usage,
-            text_json(SYSTEM_FINGERPRINT),
-            DONE,
-        )
+        return chunks_end(self.script, self._chunk_head)
 
     def whole(self) -> bytes:
         """The text_completion object."""

@@ -14,7 +14,11 @@ from pointsman.engines.simulated.answers import ApiError
 from pointsman.engines.simulated.bodies import Message, prompt_tokens
 from pointsman.engines.simulated.engine import Route, SimulatedEngine, decode, json_answer
 from pointsman.engines.simulated.faults import FaultsPatch
-from pointsman.engines.simulated.kv_events import EventPublisher
+from pointsman.engines.simulated.kv_events import (
+    BUFFER_BATCHES,
+    SEND_HIGH_WATER,
+    EventPublisher,
+)
 from pointsman.engines.simulated.metrics import RankMetrics, render
 from pointsman.engines.simulated.tokenizer import decode as decode_tokens
 from pointsman.engines.simulated.tokenizer import encode, plan_output, render_chat
@@ -205,9 +209,8 @@ class SideRoutes:
         """The text of token ids."""
         return _json({"prompt": decode_tokens(decode(await request.read(), DetokenizeBody).tokens)})
 
-    async def models(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def models(self, _: web.BaseRequest) -> web.StreamResponse:
         """The model and its adapters."""
-        del request
         engine = self._engine
         base = engine.options.model
         data = [self._model(base, None)] + [self._model(name, base) for name in engine.loras]
@@ -230,24 +233,20 @@ class SideRoutes:
             raise ApiError(404, text, "NotFoundError")
         return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
 
-    async def health(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def health(self, _: web.BaseRequest) -> web.StreamResponse:
         """200 without a body, or what the faults say."""
-        del request
         return web.Response(status=self._engine.faults.health_status or 200)
 
-    async def version(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def version(self, _: web.BaseRequest) -> web.StreamResponse:
         """A version that says what this is."""
-        del request
         return _json({"version": f"0.32.0+pointsman.{__version__}"})
 
-    async def load(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def load(self, _: web.BaseRequest) -> web.StreamResponse:
         """Inference requests being served."""
-        del request
         return _json({"server_load": self._engine.load})
 
-    async def kv_event_sources(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def kv_event_sources(self, _: web.BaseRequest) -> web.StreamResponse:
         """Where KV events are published, per data-parallel rank."""
-        del request
         sources = {
             str(number): _source(rank.publisher)
             for number, rank in enumerate(self._engine.ranks)
@@ -255,9 +254,8 @@ class SideRoutes:
         }
         return _json(sources)
 
-    async def metrics(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def metrics(self, _: web.BaseRequest) -> web.StreamResponse:
         """Prometheus text."""
-        del request
         engine = self._engine
         text = render(
             [RankMetrics(rank.stats, rank.driver.model) for rank in engine.ranks],
@@ -268,16 +266,14 @@ class SideRoutes:
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=text.encode(), headers=headers)
 
-    async def reset_prefix_cache(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def reset_prefix_cache(self, _: web.BaseRequest) -> web.StreamResponse:
         """Drops the cache unless blocks are in use; published with the next step, as by vLLM."""
-        del request
         for rank in self._engine.ranks:
             rank.driver.model.clear_cache()
         return web.Response()
 
-    async def state(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def state(self, _: web.BaseRequest) -> web.StreamResponse:
         """The faults in force and what the engine holds."""
-        del request
         engine = self._engine
         models = [rank.driver.model for rank in engine.ranks]
         state = {
@@ -332,9 +328,9 @@ def _source(publisher: EventPublisher) -> dict[str, object]:
         "publisher": "zmq",
         "endpoint": f"tcp://*:{publisher.port}",
         "replay_endpoint": f"tcp://*:{publisher.replay_port}",
-        "buffer_steps": 10_000,
-        "hwm": 100_000,
-        "max_queue_size": 100_000,
+        "buffer_steps": BUFFER_BATCHES,
+        "hwm": SEND_HIGH_WATER,
+        "max_queue_size": SEND_HIGH_WATER,
         "topic": publisher.topic,
     }
 

@@ -184,8 +184,7 @@ class StreamListener:
     def token(self, sequence: EngineSequence) -> None:
         self._stream.advance(self._choice, sequence.generated)
 
-    def finished(self, sequence: EngineSequence) -> None:
-        del sequence
+    def finished(self, _: EngineSequence) -> None:
         self._stream.finish(self._choice)
 
     def cut(self) -> None:
