@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pointsman.agent import EngineOptions
+from pointsman.agent import LocalEngine
 from pointsman.cli import config_example, config_file
 from pointsman.cli.config import Config, Engine, Key, Listen
 from pointsman.cli.main import main
@@ -193,7 +193,7 @@ def test_an_open_door_stops_the_start(command: tuple[str, ...]) -> None:
             listen=Listen(api_keys=("s3cret",)),
             engines=(Engine(url="http://h:1", api_key="s3cret"),),
         ),
-        EngineOptions(
+        LocalEngine(
             url="http://h:1", spec=NodeSpec(name=NodeName("e"), url="http://h:1"), api_key="s3cret"
         ),
         NewNode(name=NodeName("e"), url="http://h:1", api_key="s3cret"),

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from prometheus_client.registry import CollectorRegistry
 
-from pointsman.agent import Agent, AgentOptions, EngineOptions, FrontOptions, SchedulerAddress
+from pointsman.agent import Agent, AgentOptions, FrontOptions, LocalEngine, SchedulerAddress
 from pointsman.agent.report import EngineReport
 from pointsman.agent.reporter import Reporter
 from pointsman.agent.supervisor import Supervisor, Watcher
@@ -155,7 +155,7 @@ async def test_an_agent_with_a_front() -> None:
             name="a",
             scheduler=SchedulerAddress("127.0.0.1", agents.port),
             engines=(
-                EngineOptions(
+                LocalEngine(
                     url=engine.url, spec=NodeSpec(name=NAME, url=engine.url), front=FrontOptions()
                 ),
             ),

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any
 
-from pointsman.agent import Agent, AgentOptions, EngineOptions, FrontOptions, SchedulerAddress
+from pointsman.agent import Agent, AgentOptions, FrontOptions, LocalEngine, SchedulerAddress
 from pointsman.collectors.cadence import Cadence
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName
@@ -38,7 +38,7 @@ def agent_options(
 ) -> AgentOptions:
     """An agent named "a" beside these engines, which it calls a-1, a-2 …"""
     engines = tuple(
-        EngineOptions(
+        LocalEngine(
             url=url,
             spec=NodeSpec(name=NodeName(f"a-{number}"), url=url),
             front=front,

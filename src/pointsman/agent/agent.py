@@ -15,7 +15,7 @@ from prometheus_client.registry import CollectorRegistry
 from pointsman.agent.front import Front
 from pointsman.agent.gpu import find_gpus
 from pointsman.agent.machine import Machine
-from pointsman.agent.options import AgentOptions, EngineOptions
+from pointsman.agent.options import AgentOptions, LocalEngine
 from pointsman.agent.report import EngineReport
 from pointsman.agent.reporter import Reporter
 from pointsman.agent.supervisor import GaveUp, Supervisor, SupervisorOptions, Watcher
@@ -175,7 +175,7 @@ class Agent:
 
     def _collector(
         self,
-        engine: EngineOptions,
+        engine: LocalEngine,
         report: EngineReport,
         metrics: CollectorMetrics,
         session: aiohttp.ClientSession,

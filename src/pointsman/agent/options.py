@@ -19,12 +19,12 @@ class SchedulerAddress(msgspec.Struct, frozen=True):
         return self.path or f"{self.host}:{self.port}"
 
 
-class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine. `url` is how the agent reaches it. `spec` is announced, with the address by which
-    the gateway reaches it; with a `front`, its port becomes the front's. `kv_events` is auto, off
-    or a ZMQ endpoint. `api_key` is what the engine asks for, empty for nothing: it goes with the
-    agent's own questions and with what passes a `front`. If there is a `command`, the agent runs
-    and supervises it."""
+class LocalEngine(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine beside the agent. `url` is how the agent reaches it. `spec` is announced, with the
+    address by which the gateway reaches it; with a `front`, its port becomes the front's.
+    `kv_events` is auto, off or a ZMQ endpoint. `api_key` is what the engine asks for, empty for
+    nothing: it goes with the agent's own questions and with what passes a `front`. If there is a
+    `command`, the agent runs and supervises it."""
 
     url: str
     spec: NodeSpec
@@ -35,7 +35,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Without the key."""
-        return f"<EngineOptions of {self.spec.name} at {self.url}>"
+        return f"<LocalEngine of {self.spec.name} at {self.url}>"
 
 
 LOCAL_CADENCE = Cadence(probe_s=2.0, scrape_idle_s=2.0)
@@ -58,7 +58,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     scheduler: SchedulerAddress
     secret: bytes | None = None
-    engines: tuple[EngineOptions, ...] = ()
+    engines: tuple[LocalEngine, ...] = ()
     heartbeat_s: float = 0.5
     heartbeat_s_max: float = 2.0
     delta_blocks: int = 16

@@ -12,7 +12,7 @@ from pointsman.agent.absence import Absence
 from pointsman.agent.options import AgentOptions
 from pointsman.agent.report import EngineReport
 from pointsman.agent.rhythm import Rhythm
-from pointsman.collectors.cancellation import heed_cancellation
+from pointsman.collectors.cancellation import first_error, heed_cancellation
 from pointsman.wire.control import (
     FRAME_BYTES_MAX,
     HASHES_MAX,
@@ -88,9 +88,9 @@ class Reporter:
                 await self._report()
                 continue
             except* Unwelcome as unwelcome:
-                self._complain(_first(unwelcome))
+                self._complain(str(first_error(unwelcome)))
             except* (OSError, UnicodeError, ControlError) as trouble:
-                self._complain(_first(trouble) or "it does not answer")
+                self._complain(str(first_error(trouble)) or "it does not answer")
             finally:
                 if self.connected.is_set():
                     self.connected.clear()
@@ -121,7 +121,7 @@ class Reporter:
             else:
                 reader, writer = await asyncio.open_connection(address.host, address.port)
         try:
-            session = _Session(self, reader, writer)
+            session = _Session(reader, writer, self._now_s)
             async with asyncio.timeout(GREETING_S_MAX):
                 await session.greet(self._options.name, self._options.secret, self._boot)
             log.info("scheduler at %s: %s", address, self._absence.over(self._now_s()))
@@ -189,12 +189,15 @@ class _Session:
     """One connection to the scheduler."""
 
     def __init__(
-        self, owner: Reporter, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        clock: Callable[[], float],
     ) -> None:
         self.rhythm: Rhythm | None = None
-        self._owner = owner
         self._reader = reader
         self._writer = writer
+        self._now_s = clock
         self._frames: FrameReader[SchedulerFrame] = frames_from_scheduler()
         self._waiting: list[SchedulerFrame] = []
 
@@ -238,7 +241,7 @@ class _Session:
             match frame := await self.next_frame():
                 case Ack():
                     if self.rhythm is not None:
-                        self.rhythm.acknowledged(frame.seq, self._owner._now_s())
+                        self.rhythm.acknowledged(frame.seq, self._now_s())
                 case Compare():
                     report = next((r for r in reports if r.number == frame.engine), None)
                     if report is not None and report.incarnation == frame.incarnation:
@@ -254,14 +257,6 @@ class _Session:
                 self._writer.write(encode(part))  # one bucket is of one moment
             async with asyncio.timeout(SEND_S_MAX):
                 await self._writer.drain()
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> str:
-    """The text of the first error in the group."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return str(error)
 
 
 def _refusal(frame: SchedulerFrame) -> str:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import click
 import uvloop
 
-from pointsman.agent import Agent, AgentOptions, EngineOptions, FrontOptions, SchedulerAddress
+from pointsman.agent import Agent, AgentOptions, FrontOptions, LocalEngine, SchedulerAddress
 from pointsman.cli.children import die_with_parent
 from pointsman.cli.control_address import UnusableControl, control_address, read_secret
 from pointsman.cli.messages import fail, set_up_logging
@@ -233,7 +233,7 @@ async def _run(options: AgentOptions) -> str:
 
 def _engines(
     name: str, command: tuple[str, ...], given: Mapping[str, Any]
-) -> Iterator[EngineOptions]:
+) -> Iterator[LocalEngine]:
     urls = given["urls"]
     if len(urls) > ENGINES_MAX:
         fail(f"{len(urls)} engines; an agent has at most {ENGINES_MAX}")
@@ -253,7 +253,7 @@ def _engines(
             zone=given["zone"],
             concurrency_max=given["concurrency_max"],
         )
-        yield EngineOptions(
+        yield LocalEngine(
             url=one_spelling(url),
             spec=spec,
             kv_events=given["kv_events"],

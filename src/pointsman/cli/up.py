@@ -29,6 +29,7 @@ from pointsman.cli.shared_options import (
     profile_option,
     text_seed_option,
 )
+from pointsman.collectors.cancellation import first_error
 from pointsman.core.policies import catalog
 
 READY_S_MAX = 30.0
@@ -135,17 +136,11 @@ def up(
     try:
         uvloop.run(_run(config, count, options))
     except* (CannotStart, EngineFailed) as group:  # the engines' tasks may have wrapped it
-        problem = _first(group)
+        problem = str(first_error(group))
     except* KeyboardInterrupt:  # before the signal handlers were there
         pass
     if problem:
         fail(problem)
-
-
-def _first(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return str(error)
 
 
 def _check_free(option: str, host: str, port: int) -> None:

@@ -1,4 +1,5 @@
-"""What goes on after errors of a group of tasks, but not after its own end."""
+"""Errors of a group of tasks: which was the first, and what goes on after them, but not after its
+own end."""
 
 import asyncio
 
@@ -12,3 +13,10 @@ def heed_cancellation() -> None:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
+
+
+def first_error(error: BaseException) -> BaseException:
+    """The first error in a group, in a group of groups too; what is no group is its own."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
