@@ -46,6 +46,10 @@ def problems(tmp_path: Path, text: str) -> list[tuple[int, int, str]]:
     return [(each.line, each.column, each.message) for each in caught.value.problems]
 
 
+def test_what_is_nested_too_deeply_is_told_as_a_problem(tmp_path: Path) -> None:
+    assert problems(tmp_path, "[" * 500) == [(1, 1, "nested too deeply for a configuration")]
+
+
 def test_a_whole_scenario(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(WHOLE)

@@ -49,9 +49,13 @@ async def engines(
             stack.push_async_callback(_stop, child)
             children.append(child)
         urls: list[str] = []
-        for child in children:
-            urls.append(await _address(child))
-            progress(len(urls))
+        try:
+            async with asyncio.timeout(START_S_MAX):
+                for child in children:
+                    urls.append(await _address(child))
+                    progress(len(urls))
+        except TimeoutError:
+            raise EngineFailed(f"an engine said nothing within {START_S_MAX:g} s") from None
         async with asyncio.TaskGroup() as tasks:
             drains = [tasks.create_task(_drain(child)) for child in children]
             try:
@@ -95,12 +99,7 @@ def die_with_parent(parent: int) -> Callable[[], None]:
 async def _address(child: asyncio.subprocess.Process) -> str:
     """Where the engine listens: its first line says so."""
     assert child.stdout is not None
-    try:
-        async with asyncio.timeout(START_S_MAX):
-            line = await child.stdout.readline()
-    except TimeoutError:
-        raise EngineFailed(f"an engine said nothing within {START_S_MAX:g} s") from None
-    found = _ADDRESS.search(line)
+    found = _ADDRESS.search(await child.stdout.readline())
     if found is None:
         raise EngineFailed("an engine ended before it served; its message is above")
     return found[1].decode()

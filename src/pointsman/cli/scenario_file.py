@@ -73,7 +73,7 @@ def _has_scenarios(text: str) -> bool:
     """Whether the root has that key; what is not YAML is complained of by the reader."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError):
         return False
     return isinstance(root, yaml.MappingNode) and any(
         key.value == "scenarios" for key, _ in root.value
