@@ -79,26 +79,37 @@ def explain(
         raise click.UsageError("--model goes with --prompt; a --body names its own.")
     if path is not None and file is None:
         raise click.UsageError("--path goes with --body.")
-    admin_url = http_url("--admin-url", admin_url)
-    if file is not None or prompt is not None:
-        body = _body(file, prompt, model)
-        if path is not None:
-            body = msgspec.json.encode({"path": path, "body": msgspec.Raw(body)})
-        one = _ask(f"{admin_url}/pointsman/v1/explain", _One, body)
-        decisions = [one.decision]
-        for name, doubt in one.index_doubts.items():
-            click.echo(f"{name} is credited by history: {doubt}.", err=True)
-    elif request_id is not None:
-        url = f"{admin_url}/pointsman/v1/decisions/{quote(request_id, safe='')}"
-        decisions = _ask(url, _Many).decisions
+    admin = http_url("--admin-url", admin_url)
+    made = file is None and prompt is None
+    if made:
+        decisions = _made(admin, request_id)
     else:
-        decisions = _ask(f"{admin_url}/pointsman/v1/decisions?limit=1", _Many).decisions
-        if not decisions:
-            fail("nothing has been decided yet; --prompt TEXT tries", code=1)
+        decisions = [_would_be_made(admin, _body(file, prompt, model), path)]
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(decisions), indent=2))
-        return
-    _print(decisions, made=file is None and prompt is None)
+    else:
+        _print(decisions, made=made)
+
+
+def _made(admin: str, request_id: str | None) -> list[Decision]:
+    """Those about a request, else the latest one."""
+    if request_id is not None:
+        url = f"{admin}/pointsman/v1/decisions/{quote(request_id, safe='')}"
+        return _ask(url, _Many).decisions
+    decisions = _ask(f"{admin}/pointsman/v1/decisions?limit=1", _Many).decisions
+    if not decisions:
+        fail("nothing has been decided yet; --prompt TEXT tries", code=1)
+    return decisions
+
+
+def _would_be_made(admin: str, body: bytes, path: str | None) -> Decision:
+    """The one about a request's body, if it came now."""
+    if path is not None:
+        body = msgspec.json.encode({"path": path, "body": msgspec.Raw(body)})
+    one = _ask(f"{admin}/pointsman/v1/explain", _One, body)
+    for name, doubt in one.index_doubts.items():
+        click.echo(f"{name} is credited by history: {doubt}.", err=True)
+    return one.decision
 
 
 class _One(msgspec.Struct):
