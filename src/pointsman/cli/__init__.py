@@ -12,7 +12,8 @@ Reading order, after `main` (the commands):
     bench                         load for a live server: bench_session
     replay                        the same on virtual time: replay_plan (with scenario_*),
                                   replay_jobs, replay_sweep, replay_study
-    shared_options, sources, outputs, messages, signals   what several commands have in common
+    shared_options, named_engines, sources, outputs, messages, signals
+                                  what several commands have in common
 
 Exit codes: 0 done, 1 problems found, 2 wrong usage or configuration.
 

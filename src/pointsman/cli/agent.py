@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import socket
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,8 +14,9 @@ import uvloop
 from pointsman.agent import Agent, AgentOptions, FrontOptions, LocalEngine, SchedulerAddress
 from pointsman.cli.children import die_with_parent
 from pointsman.cli.control_address import UnusableControl, control_address, read_secret
-from pointsman.cli.messages import fail, set_up_logging
-from pointsman.cli.shared_options import POSITIVE, Number, engine_key
+from pointsman.cli.messages import NAME_RULE, fail, set_up_logging
+from pointsman.cli.named_engines import ENGINE_KEY_VARIABLE, check_addresses, engine_key
+from pointsman.cli.shared_options import POSITIVE, Number
 from pointsman.cli.signals import on_signals
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NAME_PATTERN, NodeName
@@ -73,7 +73,7 @@ in use.
     multiple=True,
     required=True,
     help="An engine, as this machine reaches it; repeatable. Its API key, if it asks for one, is "
-    "the environment's POINTSMAN_ENGINE_KEY.",
+    f"the environment's {ENGINE_KEY_VARIABLE}.",
 )
 @click.option(
     "--advertise",
@@ -201,7 +201,7 @@ def agent(
     except UnusableControl as unusable:
         fail(str(unusable))
     if not re.fullmatch(NAME_PATTERN, name):
-        fail(f"--name {name}: letters, digits and . _ - are allowed, 63 of them")
+        fail(f"--name {name}: {NAME_RULE}")
     if run is not bool(command):
         fail("--run and a command belong together: pointsman agent … --run -- COMMAND ARGUMENTS")
     options = AgentOptions(
@@ -216,8 +216,7 @@ def agent(
     )
     set_up_logging(log_level)
     if failed := uvloop.run(_run(options)):
-        click.echo(f"pointsman agent: {failed}", err=True)
-        sys.exit(1)
+        fail(failed, code=1)
 
 
 async def _run(options: AgentOptions) -> str:
@@ -243,9 +242,8 @@ def _engines(
         fail("--run is for one engine: start an agent for each")
     if problem := kv_events_problem(given["kv_events"]):
         fail(f"--kv-events: {problem}")
+    check_addresses(urls)
     for index, url in enumerate(urls):
-        if problem := url_problem(url):
-            fail(f"--engine: {problem}")
         spec = NodeSpec(
             name=NodeName(name if len(urls) == 1 else f"{name}-{index + 1}"),
             url=_advertised(one_spelling(url), given["advertise"]),

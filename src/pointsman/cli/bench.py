@@ -186,7 +186,7 @@ def bench(**given: Any) -> None:
     check_outputs(options.json_file, options.html_file)
     runs, problem = _run(plan)
     if problem:
-        say(f"pointsman bench: {problem}")
+        say(f"pointsman: {problem}")
     if runs:
         _write(runs, options.json_file, options.html_file)
     failed = any(run.interrupted or any(r.failed for r in run.records) for run in runs)

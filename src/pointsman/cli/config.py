@@ -35,6 +35,7 @@ from pointsman.core.limits import CONCURRENCY_MAX, MODEL_CHARS_MAX, NODES_MAX
 from pointsman.core.policies import catalog
 from pointsman.engines.adapters.address import kv_events_problem, one_spelling, url_problem
 from pointsman.engines.adapters.keys import key_problem
+from pointsman.telemetry.decisions import DECISIONS_MAX
 
 __all__ = [
     "Admin",
@@ -339,7 +340,7 @@ class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             le=1_000_000,
             description="Decisions kept for `pointsman explain`, about 2 KiB each.",
         ),
-    ] = 4_096
+    ] = DECISIONS_MAX
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

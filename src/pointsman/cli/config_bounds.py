@@ -117,7 +117,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Client connections at once; more get 429. Each open stream costs some "
             "tens of KiB and two file descriptors (ulimit -n).",
         ),
-    ] = 8_192
+    ] = _GATEWAY.connections_max
     body_bytes_max: Annotated[
         int,
         Meta(
@@ -125,7 +125,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             le=1 << 30,
             description="Bytes of a request body; larger gets 413. Images travel in it as base64.",
         ),
-    ] = 32 * 1024 * 1024
+    ] = _GATEWAY.body_bytes_max
     queue_length_max: Annotated[
         int,
         Meta(

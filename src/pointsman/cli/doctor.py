@@ -12,7 +12,8 @@ from pointsman.cli import config_file
 from pointsman.cli.config import Config, Engine, Model
 from pointsman.cli.config_file import engine_name, is_loopback
 from pointsman.cli.messages import fail, reject
-from pointsman.cli.shared_options import config_option, engine_key, engines_option, http_url
+from pointsman.cli.named_engines import engines_option, named_engines
+from pointsman.cli.shared_options import config_option, http_url
 from pointsman.cli.tokenizers import ENGINE, load_model
 from pointsman.cli.wiring import engine_keys
 from pointsman.cli.yaml_reader import Rejected
@@ -28,7 +29,6 @@ from pointsman.control.doctor import (
     worst_first,
 )
 from pointsman.engines.adapters import EngineKeys
-from pointsman.engines.adapters.address import url_problem
 from pointsman.engines.tokenizer import ModelTokenizer, Pieces, Unusable
 
 KEY_VARIABLE = "POINTSMAN_API_KEY"
@@ -101,12 +101,8 @@ def _configured(file: Path | None, urls: tuple[str, ...], model: str | None) -> 
             config = config_file.load(file, os.environ, needs_engines=not urls, stands_alone=False)
         except Rejected as rejected:
             reject(rejected.lines(file))
-    for url in urls:
-        if problem := url_problem(url):
-            fail(f"--engine: {problem}")
-    served, key = (model,) if model else (), engine_key()
-    added = (Engine(url=url, models=served, api_key=key) for url in urls)
-    config = msgspec.structs.replace(config, engines=(*config.engines, *added))
+    engines = (*config.engines, *named_engines(urls, model))
+    config = msgspec.structs.replace(config, engines=engines)
     for _, problem in config_file.duplicates(config.engines):
         fail(problem)
     return config

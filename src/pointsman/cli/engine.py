@@ -1,12 +1,12 @@
 """`pointsman engine`: one simulated engine in the foreground."""
 
 import gc
-import sys
 
 import click
 import msgspec
 import uvloop
 
+from pointsman.cli.messages import fail
 from pointsman.cli.shared_options import (
     ABOVE_ZERO,
     PORT,
@@ -144,5 +144,4 @@ def _run(options: EngineOptions) -> None:
     try:
         uvloop.run(serve(options, ready))
     except PortInUseError as error:
-        print(f"pointsman engine: {error}; choose another", file=sys.stderr)
-        sys.exit(2)
+        fail(f"{error}; choose another")

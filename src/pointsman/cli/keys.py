@@ -7,6 +7,7 @@ import sys
 import click
 
 from pointsman.cli.config_checks import HASH_PREFIX
+from pointsman.cli.messages import NAME_RULE
 from pointsman.core.ids import NAME_PATTERN
 from pointsman.gateway import key_digest
 
@@ -65,7 +66,7 @@ def _asked_for() -> str:
 
 def _check(name: str) -> None:
     if not re.fullmatch(NAME_PATTERN, name):
-        raise click.UsageError(f"'{name}' is no name: letters, digits, '.', '_', '-'; 63 at most.")
+        raise click.UsageError(f"'{name}' is no name: {NAME_RULE}.")
 
 
 def _show_entry(name: str, key: str) -> None:

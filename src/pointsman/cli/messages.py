@@ -11,6 +11,9 @@ import click
 
 from pointsman.telemetry.reader import MessageHandler
 
+NAME_RULE = "letters, digits, '.', '_', '-'; 63 at most"
+"""`core.ids.NAME_PATTERN` in words."""
+
 
 def say(text: str) -> None:
     """One line, or several. A disk that is full of messages keeps no gateway from starting."""

@@ -73,8 +73,8 @@ class CannotStart(Exception):  # noqa: N818 - named by what happened
 
 class Process:
     """Built from a configuration; `run` serves until SIGTERM or SIGINT, or SIGHUP where there is
-    no file. `config` is the one in
-    force: `source` is read again while running, and `apply` changes what can be changed."""
+    no file. `config` is the one in force: `source` is read again while running, and `apply`
+    changes what can be changed."""
 
     def __init__(self, config: Config, source: Source | None = None) -> None:
         self.config = config = with_names(config)

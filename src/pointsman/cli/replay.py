@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from pointsman.cli.messages import fail
 from pointsman.cli.outputs import check_outputs, write_outputs
 from pointsman.cli.replay_jobs import Job, Result, SimulationFailed, run_jobs
 from pointsman.cli.replay_plan import NODES_DEFAULT, RATE_PER_NODE_RPS, ReplayOptions, plan
@@ -198,5 +199,4 @@ def _simulated(jobs: Sequence[Job], processes: int) -> list[Result]:
             raise click.UsageError(str(error)) from None
         except SimulationFailed as error:
             bar.stop()
-            print(f"pointsman replay: {error}", file=sys.stderr)
-            sys.exit(1)
+            fail(str(error), code=1)

@@ -10,9 +10,10 @@ import msgspec
 import uvloop
 
 from pointsman.cli import config_file
-from pointsman.cli.config import Config, Engine, Model
+from pointsman.cli.config import Admin, Config, Engine, Listen, Model
 from pointsman.cli.config_file import is_loopback, openness_problem
 from pointsman.cli.messages import fail, printable_host, reject, say, set_up_logging
+from pointsman.cli.named_engines import engines_option, named_engines
 from pointsman.cli.process import CannotStart, Process, settle
 from pointsman.cli.reload import Source
 from pointsman.cli.shared_options import (
@@ -20,13 +21,10 @@ from pointsman.cli.shared_options import (
     POLICY_HELP,
     PORT,
     config_option,
-    engine_key,
-    engines_option,
 )
 from pointsman.cli.tokenizers import model_problems
 from pointsman.cli.yaml_reader import Problem, Rejected
 from pointsman.core.policies import catalog
-from pointsman.engines.adapters.address import url_problem
 
 
 @click.command(
@@ -69,10 +67,13 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or configuration, or a
     "--port",
     type=PORT,
     metavar="PORT",
-    help="Port of the OpenAI-compatible API; 0 takes a free one.  [default: 8080]",
+    help=f"Port of the OpenAI-compatible API; 0 takes a free one.  [default: {Listen().port}]",
 )
 @click.option(
-    "--admin-port", type=PORT, metavar="PORT", help="Port of the admin plane.  [default: 8081]"
+    "--admin-port",
+    type=PORT,
+    metavar="PORT",
+    help=f"Port of the admin plane.  [default: {Admin().port}]",
 )
 @click.option(
     "--access-log",
@@ -93,12 +94,7 @@ def serve(
     """
     if file is None and not engines:
         fail("no engines: give --engine URL or -c FILE; `pointsman up` brings its own")
-    for url in engines:
-        if problem := url_problem(url):
-            fail(f"--engine: {problem}")
-    served, key = (model,) if model else (), engine_key()
-    added = tuple(Engine(url=url, models=served, api_key=key) for url in engines)
-    models = tuple(map(_model, tokenizers))
+    added, models = named_engines(engines, model), tuple(map(_model, tokenizers))
     run(Source(file, partial(_configured, file, added, models, options)))
 
 

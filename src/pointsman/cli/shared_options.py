@@ -1,6 +1,5 @@
 """Options and types of options that several commands have, declared once."""
 
-import os
 import re
 from collections.abc import Callable, Iterable
 from functools import wraps
@@ -12,11 +11,9 @@ from urllib.parse import urlsplit
 import click
 
 from pointsman.core.policies import catalog
-from pointsman.engines.adapters.keys import key_problem
 from pointsman.engines.compute_model import PROFILE_DEFAULT, PROFILES
 from pointsman.traffic.slo import Slo
 
-ENGINE_KEY_VARIABLE = "POINTSMAN_ENGINE_KEY"
 ADMIN_URL = "http://127.0.0.1:8081"
 
 
@@ -49,24 +46,6 @@ def config_option(use: str) -> Callable[[Command], Command]:
     return click.option(
         "-c", "--config", "file", type=click.Path(path_type=Path), metavar="FILE", help=use
     )
-
-
-engines_option = click.option(
-    "--engine",
-    "engines",
-    multiple=True,
-    metavar="URL",
-    help="An engine; repeatable. Its API key, if it asks for one, is the environment's "
-    "POINTSMAN_ENGINE_KEY.",
-)
-
-
-def engine_key() -> str:
-    """What engines that are named on the command line are sent. Leaves if nothing could be."""
-    key = os.environ.get(ENGINE_KEY_VARIABLE, "")
-    if problem := key_problem(key):
-        raise click.UsageError(f"{ENGINE_KEY_VARIABLE}: {problem}")
-    return key
 
 
 def admin_url_option(use: str) -> Callable[[Command], Command]:

@@ -70,14 +70,14 @@ Exit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage or a port in use.
     "--port",
     type=PORT,
     metavar="PORT",
-    default=8080,
+    default=Listen().port,
     help="Port of the API; 0 takes a free one.",
 )
 @click.option(
     "--admin-port",
     type=PORT,
     metavar="PORT",
-    default=8081,
+    default=Admin().port,
     help="Port of the admin plane.",
 )
 @click.option(

@@ -16,6 +16,8 @@ import msgspec
 import yaml
 from msgspec import inspect
 
+from pointsman.cli.messages import NAME_RULE
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
@@ -331,11 +333,7 @@ def _violation(value: object, kind: inspect.Type) -> str:
             if not isinstance(value, str):
                 return f"{value!r} is not text; put it in quotes if it is meant as such"
             fits = pattern is None or re.search(pattern, value)
-            return (
-                ""
-                if fits
-                else f"{value!r} does not fit: letters, digits, '.', '_', '-'; 63 at most"
-            )
+            return "" if fits else f"{value!r} does not fit: {NAME_RULE}"
         case _:
             return ""
 
