@@ -255,7 +255,7 @@ def _planned(
     if policies:
         variants = tuple(Variant(name=name, policy=name) for name in policies)
     if options.limit is not None:
-        case = _limited(case, options.limit)
+        case = case.with_sources(lambda _: {"limit": options.limit})
     names = tuple(variant.name for variant in variants)
     seeds = _seeds(case, options)
     return Planned(
@@ -277,14 +277,6 @@ def _planned(
         windows=case.spans_s,
         expect=case.expect,
     )
-
-
-def _limited(case: Case, limit: int) -> Case:
-    traffic = case.traffic
-    if isinstance(traffic, Source):
-        return msgspec.structs.replace(case, traffic=msgspec.structs.replace(traffic, limit=limit))
-    parts = tuple(msgspec.structs.replace(part, limit=limit) for part in traffic)
-    return msgspec.structs.replace(case, traffic=parts)
 
 
 def _options(case: Case, variant: Variant) -> SchedulerOptions:

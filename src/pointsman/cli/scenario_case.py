@@ -1,8 +1,10 @@
 """One scenario of a file: a cluster, its traffic, its policies, and what it is to show."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import asdict, replace
 
 from pointsman.cli.config import Config
 from pointsman.report.replay.expectation import Expectation
@@ -39,9 +41,9 @@ class Case(Scenario, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=
 
     def under(self, name: str, circumstance: "Circumstance") -> "Case":
         """The same under this circumstance, which its name tells."""
-        differs = msgspec.structs.asdict(circumstance).items()
+        differs = asdict(circumstance).items()
         given = {field: value for field, value in differs if value is not None}
-        return msgspec.structs.replace(self, name=f"{self.name}: {name}", **given)
+        return replace(self, name=f"{self.name}: {name}", **given)
 
     @property
     def scenario(self) -> Scenario:
@@ -70,6 +72,13 @@ class Case(Scenario, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=
     def sources(self) -> tuple[Source, ...]:
         """The traffic, part by part."""
         return (self.traffic,) if isinstance(self.traffic, Source) else self.traffic
+
+    def with_sources(self, changes: Callable[[Source], dict[str, Any]]) -> "Case":
+        """The case with these fields of each of its sources changed."""
+        if isinstance(self.traffic, Source):
+            return replace(self, traffic=replace(self.traffic, **changes(self.traffic)))
+        parts = tuple(replace(part, **changes(part)) for part in self.traffic)
+        return replace(self, traffic=parts)
 
 
 class Circumstance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,7 +10,6 @@ fields.
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 import yaml
@@ -18,10 +17,6 @@ import yaml
 from pointsman.cli.scenario_case import Case, Circumstance, Seed, Variant
 from pointsman.cli.scenario_problems import case_problems
 from pointsman.cli.yaml_reader import Document, Problem, Rejected, read, read_text
-from pointsman.traffic.mix import Part
-from pointsman.traffic.source import Source
-
-AnySource = TypeVar("AnySource", bound=Source)
 
 
 class _Matrix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,15 +92,4 @@ def _inconsistencies(
 
 
 def _with_trace_beside(case: Case, folder: Path) -> Case:
-    traffic = case.traffic
-    if isinstance(traffic, Source):
-        beside: Source | tuple[Part, ...] = _beside(traffic, folder)
-    else:
-        beside = tuple(_beside(part, folder) for part in traffic)
-    return msgspec.structs.replace(case, traffic=beside)
-
-
-def _beside(source: AnySource, folder: Path) -> AnySource:
-    if source.trace is None:
-        return source
-    return msgspec.structs.replace(source, trace=str(folder / source.trace))
+    return case.with_sources(lambda source: {"trace": source.trace and str(folder / source.trace)})

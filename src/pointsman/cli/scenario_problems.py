@@ -82,12 +82,17 @@ def _of_the_parts(parts: Sequence[Part]) -> Found:
 
 
 def _unknown_nodes(case: Case) -> Found:
-    known = {f"node-{place}" for place in range(case.nodes)}
     for fault in case.faults:
-        for node in fault.nodes:
-            if node not in known:
-                message = f"faults: '{node}' is none of node-0 to node-{case.nodes - 1}"
-                yield ("faults",), message
+        for message in _of_nodes(fault.nodes, case):
+            yield ("faults",), f"faults: {message}"
+
+
+def _of_nodes(named: Sequence[str], case: Case) -> Iterator[str]:
+    """A message for each that is none of the case's; that it has none is told elsewhere."""
+    known = case.node_names
+    for name in named if known else ():
+        if name not in known:
+            yield f"'{name}' is none of {known[0]} to {known[-1]}"
 
 
 def _of_expectation(expectation: Expectation, case: Case, cases: Sequence[Case]) -> Found:
@@ -130,8 +135,5 @@ def _of_measure(measure: Measure, case: Case, path: Path) -> Found:
     if of.part is not None and of.part not in parts:
         message = unknown_name(of.part, parts) if parts else f"'{of.part}': there is none"
         yield (*path, "of", "part"), f"part: {message}"
-    nodes = {f"node-{place}" for place in range(case.nodes)}
-    for node in of.nodes:
-        if node not in nodes:
-            message = f"nodes: '{node}' is none of node-0 to node-{case.nodes - 1}"
-            yield (*path, "of", "nodes"), message
+    for message in _of_nodes(of.nodes, case):
+        yield (*path, "of", "nodes"), f"nodes: {message}"

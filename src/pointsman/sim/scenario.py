@@ -162,6 +162,11 @@ class Scenario(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unkno
         return sum(group.count for group in self.fleet)
 
     @property
+    def node_names(self) -> tuple[str, ...]:
+        """In the order of the groups."""
+        return tuple(f"node-{place}" for place in range(self.nodes))
+
+    @property
     def troubled_s(self) -> tuple[float, float] | None:
         """From the beginning of the first fault to the end of the last; None without any."""
         spans = [

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from random import Random
 
 from msgspec.structs import replace
@@ -179,13 +180,13 @@ def _probe_soon(watches: Mapping[NodeName, Watch], name: NodeName) -> None:
 
 
 def _fleet(clock: Clock, scenario: Scenario, block_tokens: int) -> list[SimulatedNode]:
-    """All nodes in order of their groups, named node-0 and so on; those that do not start later
-    are up."""
+    """All nodes in order of their groups; those that do not start later are up."""
     nodes: list[SimulatedNode] = []
+    names = iter(scenario.node_names)
     for group in scenario.fleet:
         profile = profile_of(group, block_tokens)
-        for _ in range(group.count):
-            node = SimulatedNode(clock, f"node-{len(nodes)}", group, profile)
+        for name in islice(names, group.count):
+            node = SimulatedNode(clock, name, group, profile)
             nodes.append(node)
             clock.at(group.startup_s, node.start)
     return nodes
