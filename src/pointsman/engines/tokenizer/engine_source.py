@@ -18,8 +18,7 @@ from pointsman.engines.adapters import EngineKeys
 from pointsman.engines.tokenizer.chat import read_chat, read_text
 from pointsman.engines.tokenizer.encoded import Encoded
 from pointsman.engines.tokenizer.fallback import Fallback, Inexact
-from pointsman.engines.tokenizer.model import KNOWN
-from pointsman.engines.tokenizer.source import BODY_BYTES_MAX, INLINE_BYTES_MAX, Cancel, Outcome
+from pointsman.engines.tokenizer.source import INLINE_BYTES_MAX, Cancel, Outcome, unfit
 from pointsman.wire.endpoints import Endpoint
 
 ASKED_MAX = 64
@@ -86,10 +85,8 @@ class EngineSource:
         self.asked -= 1
 
     def _refused(self, endpoint: Endpoint, body: bytes, urls: Sequence[str]) -> Fallback | None:
-        if endpoint not in KNOWN:
-            return Fallback.ENDPOINT
-        if len(body) > BODY_BYTES_MAX:
-            return Fallback.LARGE
+        if (fallback := unfit(endpoint, body)) is not None:
+            return fallback
         if self.asked >= ASKED_MAX:
             return Fallback.BUSY
         return None if urls else Fallback.ENGINE

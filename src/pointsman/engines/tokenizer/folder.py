@@ -62,26 +62,18 @@ def load(
     config = _read_json(folder / "tokenizer_config.json")
     special = _special_tokens(_read_json(folder / "special_tokens_map.json") | config)
     sources = _sources(folder, config, template) if chats else {}
-    if chats and "default" not in sources:
-        raise Unusable(f"{folder} has no chat template; name its file in chat_template, or 'none'")
-    path = folder / "tokenizer.json"
     try:
         templates = {name: ChatTemplate(text, special) for name, text in sources.items()}
     except ValueError as error:
         raise Unusable(f"the chat template in {template or folder} {error}") from None
-    written = " ".join([*sources.values(), *_texts(special)])
+    path, written = folder / "tokenizer.json", " ".join([*sources.values(), *_texts(special)])
     try:
-        encoder = Encoder(
-            path,
-            pieces,
-            template=written,
-            added=_added(config, special),
-        )
+        encoder = Encoder(path, pieces, template=written, added=_added(config, special))
     except ValueError as error:
         raise Unusable(f"{path} {error}") from None
-    default = templates.get("default")
-    if default is None or not chats:
+    if not templates:
         return ModelTokenizer(encoder, None)
+    default = templates["default"]
     tools = templates.get("tool_use", default)
     growing = {
         template: GrowingChats(encoder, template, template.leading)
@@ -92,7 +84,8 @@ def load(
 
 
 def _sources(folder: Path, config: Mapping[str, Any], template: Path | None) -> dict[str, str]:
-    """The templates by name. A file wins over tokenizer_config.json."""
+    """The templates by name, the default one among them. A file wins over
+    tokenizer_config.json."""
     model_type = _read_json(folder / "config.json").get("model_type")
     if model_type in _OWN_RENDERERS:
         how = _OWN_RENDERERS[model_type]
@@ -109,6 +102,8 @@ def _sources(folder: Path, config: Mapping[str, Any], template: Path | None) -> 
         sources[extra.stem] = _read_text(extra)
     if (folder / "chat_template.jinja").is_file():
         sources["default"] = _read_text(folder / "chat_template.jinja")
+    if "default" not in sources:
+        raise Unusable(f"{folder} has no chat template; name its file in chat_template, or 'none'")
     return sources
 
 

@@ -55,13 +55,15 @@ class FolderSource:
         return self._workers.submit(partial(attempt, self._tokenizer, endpoint, body), done)
 
     def _refused(self, endpoint: Endpoint, body: bytes) -> Fallback | None:
-        if endpoint not in KNOWN:
-            return Fallback.ENDPOINT
-        if len(body) > BODY_BYTES_MAX:
-            return Fallback.LARGE
-        if len(body) > INLINE_BYTES_MAX and self._workers.is_full:
-            return Fallback.BUSY
-        return None
+        is_busy = len(body) > INLINE_BYTES_MAX and self._workers.is_full
+        return unfit(endpoint, body) or (Fallback.BUSY if is_busy else None)
+
+
+def unfit(endpoint: Endpoint, body: bytes) -> Fallback | None:
+    """Why no source takes such a prompt; None if one may."""
+    if endpoint not in KNOWN:
+        return Fallback.ENDPOINT
+    return Fallback.LARGE if len(body) > BODY_BYTES_MAX else None
 
 
 def attempt(tokenizer: ModelTokenizer, endpoint: Endpoint, body: bytes) -> Outcome:
