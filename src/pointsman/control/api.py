@@ -303,9 +303,10 @@ class _Problem(Exception):  # noqa: N818 - an answer, not a fault of ours
         self.message = message
 
 
-def _error(status: int, message: str) -> Mapping[str, object]:
+def _error(status: int, message: str) -> web.Response:
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+    error = {"message": message, "type": kind, "param": None, "code": None}
+    return _json({"error": error}, status=status)
 
 
 _READING = ("GET", "HEAD")
@@ -321,17 +322,17 @@ async def _json_errors(request: web.Request, handler: Handler) -> web.StreamResp
             raise _Problem(403, f"Web pages steer nothing here, and this is from {origin[:200]}.")
         return await handler(request)
     except _Problem as problem:
-        return _json(_error(problem.status, problem.message), status=problem.status)
+        return _error(problem.status, problem.message)
     except web.HTTPException as error:
         if error.status < 400:
             raise
         message = f"{request.method} {request.path}: {error.reason}.{_remedy(request, error)}"
-        return _json(_error(error.status, message), status=error.status)
+        return _error(error.status, message)
     except web.RequestPayloadError:
-        return _json(_error(400, "The body does not decode as its encoding."), status=400)
+        return _error(400, "The body does not decode as its encoding.")
     except Exception:  # the driver's outermost frame: one bug must not show a stack trace
         log.exception("%s %s failed", request.method, request.path)
-        return _json(_error(500, "The admin plane failed; the log says how."), status=500)
+        return _error(500, "The admin plane failed; the log says how.")
 
 
 def _remedy(request: web.Request, error: web.HTTPException) -> str:
