@@ -4,11 +4,12 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
+import msgspec
 import uvloop
 
 from pointsman.agent import Agent, AgentOptions, FrontOptions, LocalEngine, SchedulerAddress
@@ -179,15 +180,7 @@ in use.
     help="Least level of messages on stderr.",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def agent(
-    scheduler: str,
-    name: str | None,
-    secret_file: str,
-    log_level: str,
-    run: bool,
-    command: tuple[str, ...],
-    **given: Any,
-) -> None:
+def agent(**given: Any) -> None:
     """Watch engines from beside them, and tell the scheduler.
 
     Health, load and the contents of the KV cache are asked for on the engine's own machine, and go
@@ -195,28 +188,60 @@ def agent(
     metrics and KV events are not to be reached, and where GPU signals count. The engines need not
     be in the scheduler's configuration. If the agent dies, the scheduler looks for itself again.
     """
-    name = name or _own_name()
+    asked = AgentCommand(**given)
+    options = _options(asked)
+    set_up_logging(asked.log_level)
+    if failed := uvloop.run(_run(options)):
+        fail(failed, code=1)
+
+
+class AgentCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """The command's options as given."""
+
+    scheduler: str
+    urls: tuple[str, ...]
+    advertise: str | None
+    name: str | None
+    secret_file: str
+    pool: str
+    zone: str
+    concurrency_max: int | None
+    kv_events: str
+    heartbeat_s: float
+    delta_blocks: int
+    front_port: int | None
+    front_host: str
+    front_running: int
+    front_waiting: int
+    front_wait: float
+    gpus: tuple[int, ...]
+    run: bool
+    drain_s: float
+    log_level: str
+    command: tuple[str, ...]
+
+
+def _options(asked: AgentCommand) -> AgentOptions:
+    """What the agent goes by. Leaves for what cannot be."""
+    name = asked.name or _own_name()
     try:
-        address, secret = control_address(scheduler), read_secret(secret_file)
+        address, secret = control_address(asked.scheduler), read_secret(asked.secret_file)
     except UnusableControl as unusable:
         fail(str(unusable))
     if not re.fullmatch(NAME_PATTERN, name):
         fail(f"--name {name}: {NAME_RULE}")
-    if run is not bool(command):
+    if asked.run is not bool(asked.command):
         fail("--run and a command belong together: pointsman agent … --run -- COMMAND ARGUMENTS")
-    options = AgentOptions(
+    return AgentOptions(
         name=name,
         scheduler=SchedulerAddress(address.host, address.port, address.path),
         secret=secret,
-        engines=tuple(_engines(name, command, given)),
-        heartbeat_s=given["heartbeat_s"],
-        delta_blocks=given["delta_blocks"],
-        gpus=given["gpus"],
-        drain_s=given["drain_s"],
+        engines=tuple(_engines(name, asked)),
+        heartbeat_s=asked.heartbeat_s,
+        delta_blocks=asked.delta_blocks,
+        gpus=asked.gpus,
+        drain_s=asked.drain_s,
     )
-    set_up_logging(log_level)
-    if failed := uvloop.run(_run(options)):
-        fail(failed, code=1)
 
 
 async def _run(options: AgentOptions) -> str:
@@ -230,46 +255,44 @@ async def _run(options: AgentOptions) -> str:
     return running.failed
 
 
-def _engines(
-    name: str, command: tuple[str, ...], given: Mapping[str, Any]
-) -> Iterator[LocalEngine]:
-    urls = given["urls"]
+def _engines(name: str, asked: AgentCommand) -> Iterator[LocalEngine]:
+    urls = asked.urls
     if len(urls) > ENGINES_MAX:
         fail(f"{len(urls)} engines; an agent has at most {ENGINES_MAX}")
-    if (first := given["front_port"]) is not None and first + len(urls) - 1 > PORT_MAX:
+    if (first := asked.front_port) is not None and first + len(urls) - 1 > PORT_MAX:
         fail(f"--front {first}: there is no port {first + len(urls) - 1} for the last engine")
-    if command and len(urls) != 1:
+    if asked.command and len(urls) != 1:
         fail("--run is for one engine: start an agent for each")
-    if problem := kv_events_problem(given["kv_events"]):
+    if problem := kv_events_problem(asked.kv_events):
         fail(f"--kv-events: {problem}")
     check_addresses(urls)
     for index, url in enumerate(urls):
         spec = NodeSpec(
             name=NodeName(name if len(urls) == 1 else f"{name}-{index + 1}"),
-            url=_advertised(one_spelling(url), given["advertise"]),
-            pool=given["pool"],
-            zone=given["zone"],
-            concurrency_max=given["concurrency_max"],
+            url=_advertised(one_spelling(url), asked.advertise),
+            pool=asked.pool,
+            zone=asked.zone,
+            concurrency_max=asked.concurrency_max,
         )
         yield LocalEngine(
             url=one_spelling(url),
             spec=spec,
-            kv_events=given["kv_events"],
+            kv_events=asked.kv_events,
             api_key=engine_key(),
-            front=_front(index, given),
-            command=command,
+            front=_front(index, asked),
+            command=asked.command,
         )
 
 
-def _front(index: int, given: Mapping[str, Any]) -> FrontOptions | None:
-    if given["front_port"] is None:
+def _front(index: int, asked: AgentCommand) -> FrontOptions | None:
+    if asked.front_port is None:
         return None
     return FrontOptions(
-        host=given["front_host"],
-        port=given["front_port"] + index,
-        running_max=given["front_running"],
-        waiting_max=given["front_waiting"],
-        wait_s_max=given["front_wait"],
+        host=asked.front_host,
+        port=asked.front_port + index,
+        running_max=asked.front_running,
+        waiting_max=asked.front_waiting,
+        wait_s_max=asked.front_wait,
     )
 
 
