@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from pointsman.control.fleet import NodeRefused
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName
 from tests.control.fake_engine import (
@@ -118,6 +119,43 @@ async def test_a_server_that_comes_back_with_more_ranks_than_anybody_has_stays_a
         await eventually(lambda: "tells of 9999 data-parallel ranks" in caplog.text)
         await cluster.ready()
         assert sorted(nodes(cluster)) == ["n-rank-0", "n-rank-1"]
+
+
+async def test_names_and_addresses_of_ranks_are_taken_until_they_leave() -> None:
+    async with fake_engine() as engine, running_cluster() as cluster:
+        of_ranks(engine, 2)
+        cluster.add(engine.url)
+        await cluster.ready()
+        fleet = cluster.fleet
+        rank = NodeSpec(name=NodeName("n-rank-1"), url=f"{engine.url}#1")
+        for other in (
+            msgspec.structs.replace(rank, name=NodeName("x")),
+            msgspec.structs.replace(rank, url="http://127.0.0.1:1"),
+            NodeSpec(name=NodeName("x"), url=engine.url),
+        ):
+            with pytest.raises(NodeRefused):
+                fleet.add(other)
+        assert await fleet.remove(rank.name)
+        fleet.add(rank)
+        assert fleet.has_url(rank.url)
+        assert fleet.namesakes(rank) == [rank.name]
+        assert await fleet.remove(NAME)
+        assert fleet.names == [rank.name]
+        fleet.add(NodeSpec(name=NAME, url=engine.url))
+        assert fleet.namesakes(NodeSpec(name=rank.name, url=engine.url)) == [rank.name, NAME]
+
+
+async def test_an_engine_by_the_address_of_a_rank_keeps_it() -> None:
+    async with fake_engine() as engine, running_cluster() as cluster:
+        of_ranks(engine, 2)
+        rank = NodeSpec(name=NodeName("x"), url=f"{engine.url}#1")
+        cluster.fleet.add(rank)
+        cluster.add(engine.url)
+        await cluster.ready()
+        assert sorted(nodes(cluster)) == ["n-rank-0", "x"]
+        assert cluster.fleet.namesakes(rank) == ["x"]
+        assert await cluster.fleet.remove(NAME)
+        assert list(nodes(cluster)) == ["x"]
 
 
 async def test_the_engines_name_stands_for_its_ranks() -> None:

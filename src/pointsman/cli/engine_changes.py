@@ -45,14 +45,12 @@ async def apply_engines(
 def engine_conflicts(fleet: Fleet, before: Sequence[Engine], after: Sequence[Engine]) -> list[str]:
     """Why an engine cannot join: a node of an operator or of an agent has its name or address."""
     ours = {engine.name for engine in before}
+    places = {(engine.name, engine.url) for engine in before}
     return [
         f"engines[{index}]: node '{name}' was added over the admin plane, or by an agent, and "
         "has this name or address; DELETE it first"
         for index, engine in enumerate(after)
+        if (engine.name, engine.url) not in places
         for name in fleet.namesakes(node_spec(engine, index))
-        if name not in ours and not fleet.is_retiring(name) and _is_new(engine, before)
+        if name not in ours and not fleet.is_retiring(name)
     ]
-
-
-def _is_new(engine: Engine, before: Sequence[Engine]) -> bool:
-    return all(other.name != engine.name or other.url != engine.url for other in before)

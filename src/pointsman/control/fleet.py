@@ -75,6 +75,7 @@ class Fleet(NodeWatcher):
         self._keys = keys or EngineKeys()
         self._rng = Random(seed)
         self._listed: dict[NodeName, ListedEngine] = {}  # as configured
+        self._holders: dict[str, NodeName] = {}  # the engine of each name, and of each address
         self._links: dict[NodeName, NodeLink] = {}
         self._by_id: dict[NodeId, NodeLink] = {}
         self._tasks: dict[NodeName, asyncio.Task[None]] = {}
@@ -161,7 +162,8 @@ class Fleet(NodeWatcher):
 
     def namesakes(self, spec: NodeSpec) -> list[NodeName]:
         """The engines that have its name or its address, or a rank of which has."""
-        return [name for name, listed in self._listed.items() if listed.is_namesake(spec)]
+        found = (self._holders.get(spec.name), self._holders.get(spec.url))
+        return list(dict.fromkeys(name for name in found if name is not None))
 
     def is_retiring(self, name: NodeName) -> bool:
         """Whether it is on its way out."""
@@ -191,7 +193,7 @@ class Fleet(NodeWatcher):
     def attend(self, spec: NodeSpec, agent: str) -> NodeLink:
         """Let an agent tell of the engine at that address, instead of looking at it ourselves.
         It keeps the name it has here; one that is new is added. Raises NodeRefused."""
-        link = next((n for n in self._links.values() if n.spec.url == spec.url), None)
+        link = self._at(spec.url)
         if link is None:
             self.add(spec)
             link = self._links[spec.name]
@@ -206,7 +208,7 @@ class Fleet(NodeWatcher):
 
     def has_url(self, url: str) -> bool:
         """Whether some node has that address."""
-        return any(link.spec.url == url for link in self._links.values())
+        return self._at(url) is not None
 
     def leave_alone(self, link: NodeLink) -> None:
         """Its agent is gone: look at it ourselves again."""
@@ -273,8 +275,16 @@ class Fleet(NodeWatcher):
     def _nodes_of(self, name: NodeName) -> list[NodeName]:
         """The nodes that an engine's name, or a rank's own, stands for."""
         listed = self._listed.get(name)
-        names = [name] if listed is None else [node.name for node in listed.nodes]
-        return [node for node in names if node in self._links]
+        if listed is None:
+            return [name] if name in self._links else []
+        names = [node.name for node in listed.nodes]
+        return [n for n in names if n in self._links and self._holders[n] == name]
+
+    def _at(self, url: str) -> NodeLink | None:
+        """The node that has that address."""
+        holder = self._holders.get(url)
+        links = [self._links[node] for node in self._nodes_of(holder)] if holder else []
+        return next((link for link in links if link.spec.url == url), None)
 
     def _divide(self, listed: ListedEngine, ranks: int) -> None:
         """So many data-parallel ranks are behind its address: a node for each, and no others."""
@@ -298,11 +308,10 @@ class Fleet(NodeWatcher):
 
     def _add(self, listed: ListedEngine, spec: NodeSpec) -> NodeLink:
         """Raises NodeRefused."""
-        if spec.name in self._listed or spec.name in self._links:
+        if spec.name in self._holders:
             raise NodeRefused(f"a node named '{spec.name}' exists; DELETE it first")
-        same = [name for name in self.namesakes(spec) if self._listed[name] is not listed]
-        if same:
-            raise NodeRefused(f"{spec.url} is node '{same[0]}' already")
+        if spec.url in self._holders:
+            raise NodeRefused(f"{spec.url} is node '{self._holders[spec.url]}' already")
         if len(self._links) >= NODES_MAX:
             raise NodeRefused(f"the cluster has {NODES_MAX} nodes, its limit")
         link = NodeLink(
@@ -315,16 +324,22 @@ class Fleet(NodeWatcher):
             on_ranks=partial(self._divide, listed) if listed.may_be_divided else None,
         )
         self._links[spec.name] = link
+        self._holders[spec.name] = self._holders[spec.url] = listed.spec.name
         self._start(link)
         return link
 
     def _drop(self, name: NodeName) -> asyncio.Task[None] | None:
         """Take out a node. Returns the task that ends with it."""
         link = self._links.pop(name)
-        if not any(_is_beside(link, other) for other in self._links.values()):
+        server = server_of(link.spec.url)
+        if all(server_of(other.spec.url) != server for other in self._links.values()):
             self._keys.drop(link.spec.url)
-        for engine in [each for each in self._listed if not self._nodes_of(each)]:
-            del self._listed[engine]
+        engine = self._listed[self._holders[name]].spec
+        if name != engine.name:  # a rank
+            self._let_go(link.spec)
+        if not self._nodes_of(engine.name):
+            self._let_go(engine)
+            del self._listed[engine.name]
         retiring = self._retiring.pop(name, None)
         if retiring is not None and retiring is not asyncio.current_task():
             retiring.cancel()
@@ -333,6 +348,9 @@ class Fleet(NodeWatcher):
         if task is not None:
             task.cancel()
         return task
+
+    def _let_go(self, spec: NodeSpec) -> None:
+        del self._holders[spec.name], self._holders[spec.url]
 
     # --- tasks --------------------------------------------------------------------------
 
@@ -358,8 +376,3 @@ class Fleet(NodeWatcher):
             log.warning("engine %s leaves with requests of ours on it", link.spec.name)
         await self.remove(link.spec.name)
         log.info("engine %s is gone", link.spec.name)
-
-
-def _is_beside(link: NodeLink, other: NodeLink) -> bool:
-    """Whether they are ranks of one server."""
-    return server_of(link.spec.url) == server_of(other.spec.url)

@@ -38,11 +38,6 @@ class ListedEngine(msgspec.Struct):
             return (self.spec,)
         return [self._rank(number) for number in range(self.divided_into)]
 
-    def is_namesake(self, spec: NodeSpec) -> bool:
-        """Whether it, or a node of it, has the name or the address of `spec`."""
-        own = (self.spec, *self.nodes)
-        return any(each.name == spec.name or each.url == spec.url for each in own)
-
     def _rank(self, number: int) -> NodeSpec:
         name = NodeName(f"{self.spec.name}-rank-{number}")
         url = f"{server_of(self.spec.url)}#{number}"
