@@ -1,7 +1,7 @@
 """The KV-block ledger: what is leased is what is held, whatever happens in between."""
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pointsman.core.ids import BlockHash, NodeId, RequestId
 from pointsman.core.ledger import Ledger
 from pointsman.core.pins import segments
-from pointsman.core.placement import NO_SEGMENTS, Footprint, Lease, LeaseState
+from pointsman.core.placement import NO_SEGMENTS, Footprint, Segments
 
 A, B = NodeId(1), NodeId(2)
 ONE, TWO = RequestId("one"), RequestId("two")
@@ -26,22 +26,20 @@ def ledger() -> Ledger:
 
 def test_a_lease_is_reserved_committed_and_released_once(ledger: Ledger) -> None:
     assert ledger.reserve(ONE, A, blocks(30)) == 30
-    assert ledger.get(ONE) == Lease(ONE, A, 30, NO_SEGMENTS, LeaseState.RESERVED)
-    assert (ledger.account(A).free, ledger.account(A).leased, ledger.account(A).leases) == (
-        70,
-        30,
-        1,
-    )
-    committed = ledger.commit(ONE)
-    assert committed == Lease(ONE, A, 30, NO_SEGMENTS, LeaseState.COMMITTED)
-    assert (ledger.reserved_blocks, ledger.committed_blocks) == (0, 30)
+    account = ledger.account(A)
+    assert (account.free, account.leased, account.reserved, account.leases) == (70, 30, 30, 1)
+    ledger.commit(ONE)
+    assert (account.free, account.leased, account.reserved, account.leases) == (70, 30, 0, 1)
     assert ledger.release(ONE) == 30
     assert ledger.release(ONE) == 0
-    assert (ledger.account(A).free, ledger.account(A).leased, ledger.account(A).leases) == (
-        100,
-        0,
-        0,
-    )
+    assert (account.free, account.leased, account.reserved, account.leases) == (100, 0, 0, 0)
+
+
+def test_what_ends_before_its_first_token_is_reserved_no_more(ledger: Ledger) -> None:
+    ledger.reserve(ONE, A, blocks(30))
+    ledger.reserve(TWO, A, blocks(7))
+    ledger.release(ONE)
+    assert ledger.account(A).reserved == 7
 
 
 def test_a_second_lease_of_a_request_is_a_programmers_error(ledger: Ledger) -> None:
@@ -73,29 +71,32 @@ def test_a_node_with_leases_has_room_for_what_is_free(ledger: Ledger) -> None:
 
 
 def test_late_messages_about_a_lease_that_is_gone_change_nothing(ledger: Ledger) -> None:
-    assert ledger.commit(ONE) is None
+    ledger.commit(ONE)
     assert ledger.release(ONE) == 0
-    assert ledger.forget(B) == []
+    ledger.forget(B)
     ledger.check()
     assert len(ledger) == 0
 
 
 def test_a_commit_may_come_twice(ledger: Ledger) -> None:
     ledger.reserve(ONE, A, blocks(1))
-    assert ledger.commit(ONE) == ledger.commit(ONE)
+    ledger.reserve(TWO, A, blocks(7))
+    for _ in range(2):
+        ledger.commit(ONE)
+        assert ledger.account(A).reserved == 7
 
 
 def test_the_leases_of_a_node_that_died_are_void(ledger: Ledger) -> None:
     ledger.reserve(ONE, A, blocks(30))
     ledger.reserve(TWO, B, blocks(7))
-    assert [lease.request_id for lease in ledger.forget(A)] == [ONE]
+    ledger.forget(A)
     assert ledger.release(ONE) == 0, "a late release finds nothing"
-    assert ledger.get(TWO) is not None
-    assert (ledger.account(A).leased, ledger.account(A).free, ledger.reserved_blocks) == (
+    assert (ledger.account(A).leased, ledger.account(A).reserved, ledger.account(A).free) == (
+        0,
         0,
         None,
-        7,
     )
+    assert (len(ledger), ledger.account(B).leased, ledger.account(B).reserved) == (1, 7, 7)
 
 
 def test_capacity_may_shrink_below_what_is_leased(ledger: Ledger) -> None:
@@ -122,7 +123,9 @@ def test_what_two_hold_together_is_leased_once(ledger: Ledger, shared: Footprint
     assert ledger.reserve(ONE, A, shared) == 25
     assert ledger.account(A).pins.shared(shared.segments) == 20
     assert ledger.reserve(TWO, A, shared) == 5
-    assert ledger.account(A).leased == 30
+    assert (ledger.account(A).leased, ledger.account(A).reserved) == (30, 30)
+    ledger.commit(ONE)
+    assert ledger.account(A).reserved == 5, "what is shared, by who took it"
     ledger.check()
 
 
@@ -173,6 +176,15 @@ def chain(family: int, depth: int, length: int) -> list[BlockHash]:
     return shared + own[len(shared) :]
 
 
+class Held(NamedTuple):
+    """A lease, as the twin keeps it."""
+
+    node_id: NodeId
+    own_blocks: int
+    segments: Segments
+    reserved: int
+
+
 class LedgerAgainstTwin(RuleBasedStateMachine):
     """Requests come, stream, are cancelled twice; nodes die and return; messages are late.
 
@@ -182,7 +194,7 @@ class LedgerAgainstTwin(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.ledger = Ledger()
-        self.leases: dict[RequestId, Lease] = {}
+        self.leases: dict[RequestId, Held] = {}
         self.capacities: dict[NodeId, int | None] = {}
 
     @rule(node_id=NODES, count=st.none() | st.integers(0, 50))
@@ -202,16 +214,14 @@ class LedgerAgainstTwin(RuleBasedStateMachine):
         capacity = self.capacities.setdefault(node_id, None)
         if capacity is not None and own + of.blocks > capacity:
             own, of, shared = capacity, NO_SEGMENTS, 0
-        self.leases[request_id] = Lease(request_id, node_id, own, of, LeaseState.RESERVED)
+        self.leases[request_id] = Held(node_id, own, of, taken)
         assert taken == own + of.blocks - shared == self.held(node_id) - before
 
     @rule(request_id=REQUESTS)
     def first_token(self, request_id: RequestId) -> None:
-        committed = self.ledger.commit(request_id)
-        assert (committed is None) == (request_id not in self.leases)
-        if committed is not None:
-            assert committed.state is LeaseState.COMMITTED
-            self.leases[request_id] = committed
+        self.ledger.commit(request_id)
+        if request_id in self.leases:
+            self.leases[request_id] = self.leases[request_id]._replace(reserved=0)
 
     @rule(request_id=REQUESTS)
     def end_or_cancel(self, request_id: RequestId) -> None:
@@ -225,10 +235,8 @@ class LedgerAgainstTwin(RuleBasedStateMachine):
 
     @rule(node_id=NODES)
     def node_dies(self, node_id: NodeId) -> None:
-        void = self.ledger.forget(node_id)
-        here = {r for r, lease in self.leases.items() if lease.node_id == node_id}
-        assert {lease.request_id for lease in void} == here
-        self.leases = {r: lease for r, lease in self.leases.items() if r not in here}
+        self.ledger.forget(node_id)
+        self.leases = {r: lease for r, lease in self.leases.items() if lease.node_id != node_id}
         self.capacities.pop(node_id, None)
 
     @invariant()
@@ -239,6 +247,8 @@ class LedgerAgainstTwin(RuleBasedStateMachine):
             held, capacity = self.held(node_id), self.capacities.get(node_id)
             free = None if capacity is None else max(0, capacity - held)
             assert self.ledger.account(node_id).leased == held
+            reserved = sum(lease.reserved for lease in self._here(node_id))
+            assert self.ledger.account(node_id).reserved == reserved
             assert self.ledger.account(node_id).leases == len(self._here(node_id))
             assert self.ledger.account(node_id).free == free
             fits = free is None or held == 0 or free >= 17
@@ -254,7 +264,7 @@ class LedgerAgainstTwin(RuleBasedStateMachine):
             together |= dict(zip(lease.segments.marks, widths, strict=True))
         return sum(lease.own_blocks for lease in here) + sum(together.values())
 
-    def _here(self, node_id: NodeId) -> list[Lease]:
+    def _here(self, node_id: NodeId) -> list[Held]:
         return [lease for lease in self.leases.values() if lease.node_id == node_id]
 
 

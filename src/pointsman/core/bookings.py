@@ -170,6 +170,7 @@ class Bookings:
             flight = self._flights.get(request_id)
             if flight is not None and flight.first_token_due_s <= at_s:  # no later attempt's
                 flight.node.start(request_id, now_s)
+                self.ledger.commit(request_id)
                 self._loads.prefilled(request_id, now_s)
 
     def next_assumed_start_s(self) -> float | None:

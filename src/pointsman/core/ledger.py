@@ -1,23 +1,17 @@
 """Ledger of KV blocks: what each node has promised to requests, before its engine says so.
 
-A lease is reserved when a request is placed, committed at its first token, and released
-once, however the request ends. Blocks are the node's own; those of a prefix that several
-requests hold are leased once, until the last of them is over. Whether a lease still stands for
-anything is not asked here, but in `audit`.
+A lease is reserved when a request is placed, committed at its first token, and released once,
+however the request ends: what is reserved waits inside the engine, or is being prefilled. Blocks
+are the node's own; those of a prefix that several requests hold are leased once, until the last
+of them is over. Whether a lease still stands for anything is not asked here, but in `audit`.
 
 A node whose capacity is unknown has room for everything. So has a node without leases: an
 estimate above its whole capacity must not be refused for ever, so a lease is cut to it.
 """
 
-from typing import Final
-
 from pointsman.core.ids import NodeId, RequestId
 from pointsman.core.pins import Pins
-from pointsman.core.placement import NO_SEGMENTS, Footprint, Lease, LeaseState
-
-# Python 3.11 takes 0.1 us to look an enum's member up.
-_RESERVED: Final = LeaseState.RESERVED
-_COMMITTED: Final = LeaseState.COMMITTED
+from pointsman.core.placement import NO_SEGMENTS, Footprint, Segments
 
 
 class Ledger:
@@ -28,9 +22,11 @@ class Ledger:
         self._accounts: dict[NodeId, Account] = {}
 
     def __repr__(self) -> str:
+        accounts = self._accounts.values()
+        leased, reserved = sum(a.leased for a in accounts), sum(a.reserved for a in accounts)
         return (
             f"<Ledger {len(self)} leases on {len(self._accounts)} nodes: "
-            f"{self.reserved_blocks} blocks reserved, {self.committed_blocks} committed>"
+            f"{reserved} blocks reserved, {leased - reserved} committed>"
         )
 
     # --- the life of a lease ---
@@ -47,20 +43,19 @@ class Ledger:
         assert own_blocks >= 0, footprint
         if capacity is not None and footprint.blocks > capacity:
             own_blocks, segments = capacity, NO_SEGMENTS
-        self._leases[request_id] = Lease(request_id, node_id, own_blocks, segments, _RESERVED)
         taken = own_blocks + account.pins.pin(segments)
+        self._leases[request_id] = Lease(node_id, own_blocks, segments, taken)
         account.leased += taken
+        account.reserved += taken
         account.leases += 1
         return taken
 
-    def commit(self, request_id: RequestId) -> Lease | None:
-        """The first token is there. A second call changes nothing; None without such a lease."""
+    def commit(self, request_id: RequestId) -> None:
+        """The first token is there. A second call changes nothing, nor one without a lease."""
         lease = self._leases.get(request_id)
-        if lease is None or lease.state is _COMMITTED:
-            return lease
-        lease = Lease(request_id, lease.node_id, lease.own_blocks, lease.segments, _COMMITTED)
-        self._leases[request_id] = lease
-        return lease
+        if lease is not None:
+            self._accounts[lease.node_id].reserved -= lease.reserved
+            lease.reserved = 0
 
     def release(self, request_id: RequestId) -> int:
         """The request is over: how many blocks are free that it alone held. A second call changes
@@ -71,6 +66,7 @@ class Ledger:
         account = self._accounts[lease.node_id]
         freed = lease.own_blocks + account.pins.unpin(lease.segments)
         account.leased -= freed
+        account.reserved -= lease.reserved
         account.leases -= 1
         return freed
 
@@ -81,19 +77,13 @@ class Ledger:
         assert blocks is None or blocks >= 0, blocks
         self._account(node_id).capacity = blocks
 
-    def forget(self, node_id: NodeId) -> list[Lease]:
+    def forget(self, node_id: NodeId) -> None:
         """This incarnation of the node is gone, and with it the leases that it had."""
-        void = [lease for lease in self._leases.values() if lease.node_id == node_id]
-        for lease in void:
-            self.release(lease.request_id)
+        for request_id in [r for r, lease in self._leases.items() if lease.node_id == node_id]:
+            del self._leases[request_id]
         self._accounts.pop(node_id, None)
-        return void
 
     # --- questions ---
-
-    def get(self, request_id: RequestId) -> Lease | None:
-        """The request's lease."""
-        return self._leases.get(request_id)
 
     def held_alone(self, request_id: RequestId) -> int:
         """Blocks that would be free if the request ended now."""
@@ -107,21 +97,8 @@ class Ledger:
         account = self._accounts.get(node_id)
         return _UNKNOWN if account is None else account
 
-    @property
-    def reserved_blocks(self) -> int:
-        """Blocks of requests that have no token yet, over all nodes, beside what is shared."""
-        return self._blocks(_RESERVED)
-
-    @property
-    def committed_blocks(self) -> int:
-        """Blocks of requests past their first token, over all nodes, beside what is shared."""
-        return self._blocks(_COMMITTED)
-
     def __len__(self) -> int:
         return len(self._leases)
-
-    def _blocks(self, state: LeaseState) -> int:
-        return sum(lease.own_blocks for lease in self._leases.values() if lease.state is state)
 
     def _account(self, node_id: NodeId) -> "Account":
         account = self._accounts.get(node_id)
@@ -131,28 +108,43 @@ class Ledger:
 
     def check(self) -> None:
         """Assert that every total is the sum of the leases that stand."""
-        blocks = dict.fromkeys(self._accounts, 0)
-        counts = dict.fromkeys(self._accounts, 0)
-        for request_id, lease in self._leases.items():
-            assert lease.request_id == request_id, lease
-            blocks[lease.node_id] += lease.own_blocks
-            counts[lease.node_id] += 1
-        accounts = self._accounts
-        for node_id, account in accounts.items():
-            blocks[node_id] += account.pins.blocks
-        assert blocks == {node_id: account.leased for node_id, account in accounts.items()}
-        assert counts == {node_id: account.leases for node_id, account in accounts.items()}
+        here: dict[NodeId, list[Lease]] = {node_id: [] for node_id in self._accounts}
+        for lease in self._leases.values():
+            here[lease.node_id].append(lease)
+        for node_id, account in self._accounts.items():
+            leases = here[node_id]
+            own_blocks = sum(lease.own_blocks for lease in leases)
+            assert account.leased == own_blocks + account.pins.blocks, node_id
+            assert account.reserved == sum(lease.reserved for lease in leases), node_id
+            assert 0 <= account.reserved <= account.leased, node_id
+            assert account.leases == len(leases), node_id
+
+
+class Lease:
+    """KV blocks of one node, promised to one request: its own, and its part in `segments`, which
+    others may hold as well. `reserved` are those that it took when it was placed, until its first
+    token."""
+
+    __slots__ = ("node_id", "own_blocks", "reserved", "segments")
+
+    def __init__(self, node_id: NodeId, own_blocks: int, segments: Segments, reserved: int) -> None:
+        self.node_id = node_id
+        self.own_blocks = own_blocks
+        self.segments = segments
+        self.reserved = reserved
 
 
 class Account:
     """One node's side of the ledger: its KV blocks, None if unknown, and those that are leased to
-    how many requests. Changed by the ledger alone."""
+    how many requests; of these, those `reserved` for requests that have no token yet. What such a
+    request shares is reserved by who took it first. Changed by the ledger alone."""
 
-    __slots__ = ("capacity", "leased", "leases", "pins")
+    __slots__ = ("capacity", "leased", "leases", "pins", "reserved")
 
     def __init__(self) -> None:
         self.capacity: int | None = None
         self.leased = 0
+        self.reserved = 0
         self.leases = 0
         self.pins = Pins()
 

@@ -1,11 +1,10 @@
 """What a placement is made of: the question, the answer, and what is booked for it."""
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Final
 
 from pointsman.core.errors import Reason
-from pointsman.core.ids import BlockHash, NodeId, RequestId, Slot
+from pointsman.core.ids import BlockHash, NodeId, Slot
 from pointsman.core.request import Request
 from pointsman.core.row import Row
 from pointsman.core.scheme import Unit
@@ -162,13 +161,6 @@ class Work(Value):
         self.output_tokens: Final = output_tokens
 
 
-class LeaseState(StrEnum):
-    """How firm a lease is."""
-
-    RESERVED = "reserved"  # placed, no token yet
-    COMMITTED = "committed"  # its prefill is over: the blocks are taken
-
-
 class Segments(Value):
     """A prompt cut where others may part from it: the hash of each segment's end in the chain, and
     the node's blocks up to there."""
@@ -197,28 +189,6 @@ class Footprint(Value):
     def __init__(self, blocks: int, segments: Segments) -> None:
         self.blocks: Final = blocks
         self.segments: Final = segments
-
-
-class Lease(Value):
-    """KV blocks of one node, promised to one request: its own, and its part in `segments`, which
-    others may hold as well."""
-
-    __match_args__ = ("request_id", "node_id", "own_blocks", "segments", "state")
-    __slots__ = __match_args__
-
-    def __init__(
-        self,
-        request_id: RequestId,
-        node_id: NodeId,
-        own_blocks: int,
-        segments: Segments,
-        state: LeaseState,
-    ) -> None:
-        self.request_id: Final = request_id
-        self.node_id: Final = node_id
-        self.own_blocks: Final = own_blocks
-        self.segments: Final = segments
-        self.state: Final = state
 
 
 class Credit(Value):

@@ -24,9 +24,10 @@ from pointsman.core.self_check import Doubt
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """A node at one moment. `weight` is the share of its peers' work that it may have, and
     `health_cause` and `health_detail` say why; `failures` are requests in a row that came to
-    nothing there. `remaining_s` is the work it has left, in seconds; `signals_age_s` is None when
-    it was never scraped. Hits are in tokens; `hit_match_share` is of the answers whose hit was
-    foretold, None before there was one; `index_doubt` says why its events are not believed."""
+    nothing there. `remaining_s` is the work it has left, in seconds; `kv_blocks_reserved` are
+    those of the leased that requests without a token yet took; `signals_age_s` is None when it was
+    never scraped. Hits are in tokens; `hit_match_share` is of the answers whose hit was foretold,
+    None before there was one; `index_doubt` says why its events are not believed."""
 
     name: NodeName
     incarnation: NodeId
@@ -50,6 +51,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     queue_s: float
     remaining_s: float
     kv_blocks_leased: int
+    kv_blocks_reserved: int
     kv_blocks: int | None
     index_trust: IndexTrust
     index_blocks: int
@@ -70,6 +72,7 @@ def node_views(
 
 def node_view(node: Node, ledger: Ledger, residency: Residency, now_s: float) -> NodeView:
     """The node as it is at `now_s`."""
+    account = ledger.account(node.id)
     age_s = None if node.signals_at_s is None else now_s - node.signals_at_s
     return NodeView(
         name=node.name,
@@ -93,7 +96,8 @@ def node_view(node: Node, ledger: Ledger, residency: Residency, now_s: float) ->
         concurrency_max=node.concurrency_max,
         queue_s=node.queue_ahead_s(now_s),
         remaining_s=node.queue_ahead_s(now_s) + running_s(node, node.calibration.in_force),
-        kv_blocks_leased=ledger.account(node.id).leased,
+        kv_blocks_leased=account.leased,
+        kv_blocks_reserved=account.reserved,
         kv_blocks=node.facts.kv_blocks,
         index_trust=node.trust,
         index_blocks=residency.blocks(node),

@@ -52,6 +52,11 @@ _NODE_GAUGES: Sequence[_Gauge[NodeView]] = (
     ("queue_seconds", "Prefill work placed there and not begun.", lambda n: n.queue_s),
     ("remaining_seconds", "All work left there.", lambda n: n.remaining_s),
     ("kv_blocks_leased", "KV blocks leased by the ledger.", lambda n: n.kv_blocks_leased),
+    (
+        "kv_blocks_reserved",
+        "Of these, those of requests without a token yet.",
+        lambda n: n.kv_blocks_reserved,
+    ),
     ("kv_blocks", "KV blocks the engine has.", lambda n: n.kv_blocks),
     ("index_blocks", "Blocks the index believes are cached there.", lambda n: n.index_blocks),
     ("hit_tokens_predicted", "Cached tokens expected there.", lambda n: n.cached_tokens_predicted),
