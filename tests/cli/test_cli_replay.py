@@ -164,6 +164,8 @@ def test_a_sweep_finds_a_speed(trace: Path) -> None:
         (["--workload", "chat", "--parameter", "turns=3"], "'turns' is no parameter of chat"),
         (["--workload", "chat", "--parameter", "turns"], "NAME=NUMBER"),
         (["TRACE", "--json", "/dev/null/x.json"], "Remedy"),
+        (["TRACE", "--nodes", "5000"], "5000 is not in the range"),
+        (["--workload", "chat", "--rate", "1e-9"], "days; 366 can be replayed"),
     ],
 )
 def test_wrong_usage_is_explained(trace: Path, arguments: list[str], words: str) -> None:
@@ -171,6 +173,16 @@ def test_wrong_usage_is_explained(trace: Path, arguments: list[str], words: str)
     assert result.exit_code == 2
     assert words in result.stderr
     assert result.stdout == ""
+
+
+def test_a_zipped_trace_that_is_damaged_is_named(tmp_path: Path) -> None:
+    zipped = bytearray(gzip.compress(bytes(range(256)) * 20))
+    zipped[20] ^= 0xFF
+    path = tmp_path / "t.jsonl.gz"
+    path.write_bytes(zipped)
+    result = run(path)
+    assert result.exit_code == 2
+    assert f"{path}: Error -3 while decompressing data" in result.stderr.replace("\n", " ")
 
 
 def test_pages_need_matplotlib(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,8 @@ def test_what_is_wrong_under_each_circumstance_is_said_once(tmp_path: Path) -> N
         ("trace: sub/t.jsonl", "trace: a, workload: chat", 2, 10, "either a trace or a workload"),
         ("{end_s: 60}", "{start_s: 70, end_s: 60}", 2, 61, "ends before it starts"),
         ("seeds: [3, 4]", "seeds: [-1]", 11, 9, "-1 is below 0"),
+        ("slowdown: 2.5", "slowdown: .inf", 5, 26, "inf is above 1000000000.0"),
+        ("count: 2, profile", "count: 5000, profile", 4, 3, "nodes; a cluster has 4096 at most"),
     ],
 )
 def test_problems_have_a_place(

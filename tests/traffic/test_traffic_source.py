@@ -65,6 +65,13 @@ def test_an_empty_window_is_an_error() -> None:
         stream(source, seed=0, trace=TRACE)
 
 
+@pytest.mark.parametrize("many", [{"limit": 10**12}, {"duration_s": 1e9}])
+def test_more_requests_than_memory_holds_are_not_made(many: dict[str, float]) -> None:
+    source = msgspec.convert({"workload": "chat", "rate_rps": 1e9, **many}, Source)
+    with pytest.raises(ValueError, match="requests are too many to hold"):
+        stream(source, seed=0)
+
+
 def test_the_seed_makes_workloads_and_new_arrivals() -> None:
     made = Source(workload="shared-prefix", rate_rps=5.0, limit=20, parameters={"tenants": 3.0})
     anew = Source(trace="t", rate_rps=5.0)

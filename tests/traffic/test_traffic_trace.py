@@ -89,6 +89,10 @@ def test_azure_csv_of_2023_and_2024() -> None:
         ),
         ([SLICE % 0, SLICE.replace("1000", "500") % 0], "x line 2: 2 blocks of 512 tokens"),
         ([SLICE % 5, SLICE % 4], "request 2 arrives before its predecessor"),
+        (
+            ['{"t_ms":1,"input_tokens":1000000000000,"output_tokens":1}'],
+            "request 1 has 1000000000000 input",
+        ),
         (["TIMESTAMP,ContextTokens,GeneratedTokens"], "no request"),
         (["TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16,5"], "x line 2: "),
         (["TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16,5,-5"], "x line 2: negative"),

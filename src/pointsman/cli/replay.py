@@ -26,6 +26,7 @@ from pointsman.cli.shared_options import (
     window_option,
     workload_option,
 )
+from pointsman.core.limits import NODES_MAX
 from pointsman.core.policies import catalog
 from pointsman.engines.compute_model import PROFILE_DEFAULT, PROFILES
 from pointsman.report.replay.document import encode_study
@@ -77,7 +78,12 @@ usage.
 @click.option(
     "--baseline", metavar="NAME", help=f"Ratios are to this one.  [default: {catalog.DEFAULT}]"
 )
-@click.option("--nodes", type=POSITIVE, metavar="N", help=f"Engines.  [default: {NODES_DEFAULT}]")
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, NODES_MAX),
+    metavar="N",
+    help=f"Engines.  [default: {NODES_DEFAULT}]",
+)
 @click.option("--slow", metavar="K@F", help="K of them take F times as long, like 4@2.5.")
 @click.option(
     "--profile",

@@ -32,6 +32,8 @@ SCENARIO_SUFFIXES = (".yaml", ".yml")
 NODES_DEFAULT = 8
 RATE_PER_NODE_RPS = 4.0
 """Of a workload when nobody says: busy and not yet saturated on the default profile."""
+SPAN_DAYS_MAX = 366
+_DAY_S = 86_400.0
 POLICIES_DEFAULT = (
     catalog.DEFAULT,
     "round_robin",
@@ -315,7 +317,19 @@ def _streams(case: Case, seeds: Sequence[int], traces: Mapping[str, Trace]) -> I
             requests = _requests(case, seed, traces)
         except ValueError as error:
             raise click.UsageError(f"{case.name}: {error}.") from None
+        _check_span(case, requests)
         yield Stream(seed=seed, requests=requests, ideal_hit_ratio=ideal_hit_ratio(requests))
+
+
+def _check_span(case: Case, requests: Sequence[TrafficRequest]) -> None:
+    """Stamps of two kinds in one trace are decades apart, and each day of them takes seconds."""
+    pause_s = max(request.think_s for request in requests)
+    longest_s = max(requests[-1].at_s, pause_s)
+    if not longest_s <= SPAN_DAYS_MAX * _DAY_S:
+        raise click.UsageError(
+            f"{case.name}: its arrivals or pauses take {longest_s / _DAY_S:.3g} days; "
+            f"{SPAN_DAYS_MAX} can be replayed. Remedy: mend its times, or cut it with --window-s."
+        )
 
 
 def _requests(case: Case, seed: int, traces: Mapping[str, Trace]) -> tuple[TrafficRequest, ...]:

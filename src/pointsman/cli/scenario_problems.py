@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pointsman.cli.config import Config
 from pointsman.cli.messages import unknown_name
 from pointsman.cli.scenario_case import Case, Variant
+from pointsman.core.limits import NODES_MAX
 from pointsman.engines.compute_model.profiles import PROFILES
 from pointsman.report.replay.expectation import Expectation
 from pointsman.report.replay.measure import METRICS, Measure
@@ -34,6 +35,8 @@ def case_problems(case: Case, cases: Sequence[Case], policies: Sequence[str]) ->
 def _of_the_fleet(case: Case) -> Found:
     if not case.fleet:
         yield ("fleet",), "fleet: there is no node"
+    if case.nodes > NODES_MAX:
+        yield ("fleet",), f"fleet: {case.nodes} nodes; a cluster has {NODES_MAX} at most"
     for place, group in enumerate(case.fleet):
         if isinstance(group.profile, str) and group.profile not in PROFILES:
             message = f"profile: {unknown_name(group.profile, list(PROFILES))}"

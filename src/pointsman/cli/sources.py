@@ -1,6 +1,7 @@
 """Sources of requests as commands are given them: checked, and their traces read."""
 
 import gzip
+import zlib
 from pathlib import Path
 
 import click
@@ -27,7 +28,7 @@ def read_trace_file(path: Path) -> Trace:
             zipped = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             return read_trace(gzip.GzipFile(fileobj=raw) if zipped else raw, name=str(path))
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         cause = getattr(error, "strerror", None) or error
         raise click.UsageError(f"{path}: {cause}. Remedy: give a readable, whole file.") from None
     except TraceError as error:

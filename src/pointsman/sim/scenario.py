@@ -11,8 +11,9 @@ import msgspec
 from pointsman.engines.compute_model import PROFILE_DEFAULT, Profile
 from pointsman.traffic.slo import Slo
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Interval = Annotated[float, msgspec.Meta(ge=0.001, le=1e9)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Gateways = Annotated[int, msgspec.Meta(ge=1, le=64)]
@@ -64,7 +65,7 @@ class Knowledge(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unkn
     kv_blocks: bool = True
     event_lag_s: Seconds = 0.01
     event_loss: Share = 0.0
-    report_interval_s: Positive = 1.0
+    report_interval_s: Interval = 1.0
     report_lag_s: Seconds = 0.02
     prefill_error: Positive = 1.0
     decode_error: Positive = 1.0
@@ -129,7 +130,7 @@ class Fault(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_
     duration_s: Positive
     nodes: tuple[str, ...] = ()
     factor: Positive = 1.0
-    period_s: Positive = 2.0
+    period_s: Interval = 2.0
     repeat: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 1
     every_s: Positive = 10.0
     stagger_s: Seconds = 0.0

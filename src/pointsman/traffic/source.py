@@ -19,7 +19,7 @@ from pointsman.traffic.generate import (
 )
 from pointsman.traffic.request import TrafficRequest
 from pointsman.traffic.sessions import agentic, chat
-from pointsman.traffic.trace import Trace
+from pointsman.traffic.trace import ROWS_MAX, Trace
 
 WORKLOADS: Mapping[str, Callable[..., tuple[TrafficRequest, ...]]] = MappingProxyType(
     {
@@ -121,6 +121,8 @@ def stream(source: Source, *, seed: int, trace: Trace | None = None) -> tuple[Tr
 
 def _made(source: Source, requests: int, seed: int) -> tuple[TrafficRequest, ...]:
     assert source.workload is not None
+    if requests > ROWS_MAX:
+        raise ValueError(f"{requests:.3g} requests are too many to hold; {ROWS_MAX} can be made")
     generate = WORKLOADS[source.workload]
     made = generate(
         requests=requests, rate_rps=source.rate_rps, rng=Random(seed), **_parameters(source)

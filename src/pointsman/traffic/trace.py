@@ -28,6 +28,9 @@ MOONCAKE_BLOCK_TOKENS = 512
 ROWS_MAX = 5_000_000
 """A trace is held in memory: 5 M rows of 27 blocks are about 2 GiB, more is a wrong file."""
 
+TOKENS_MAX = 1 << 24
+"""Of a prompt or an answer: above the longest contexts. More would be hashed for minutes."""
+
 Count = Annotated[int, msgspec.Meta(ge=0)]
 _FINISHED = "finished"  # how the access log says that an answer is whole
 
@@ -266,6 +269,7 @@ def _stamped(
     """Check the order, count time from the first arrival, spread ticks, fill in think times."""
     if len(requests) > ROWS_MAX:
         raise TraceError(f"{name} has over {ROWS_MAX} requests. Remedy: cut it into parts.")
+    _check_lengths(requests, name)
     origin_s = requests[0].at_s
     stamps_s = [request.at_s - origin_s for request in requests]
     for row, (before, after) in enumerate(pairwise(stamps_s), start=2):
@@ -293,3 +297,13 @@ def _stamped(
     return Trace(
         name=name, format=trace_format, requests=stamped, notes=tuple(notes), tick_s=tick_s
     )
+
+
+def _check_lengths(requests: list[TrafficRequest], name: str) -> None:
+    for row, request in enumerate(requests, start=1):
+        if max(request.input_tokens, request.output_tokens) > TOKENS_MAX:
+            raise TraceError(
+                f"{name}: request {row} has {request.input_tokens} input and "
+                f"{request.output_tokens} output tokens; {TOKENS_MAX} are the most. "
+                "Remedy: mend or delete it."
+            )
