@@ -63,8 +63,8 @@ class BlockSet:
         dicts, room = self._dicts, self.blocks_max - self._count
         kept: Sequence[KeptInt] = hashes
         for block in kept:
-            number: int = block >> _DICT_SHIFT
-            known = dicts[number]
+            number: int = block
+            known = dicts[number >> _DICT_SHIFT]
             if block in known:
                 continue
             if len(added) >= room:
@@ -82,8 +82,8 @@ class BlockSet:
         dicts = self._dicts
         kept: Sequence[KeptInt] = hashes
         for block in kept:
-            number: int = block >> _DICT_SHIFT
-            if dicts[number].pop(block, _ABSENT) is not _ABSENT:
+            number: int = block
+            if dicts[number >> _DICT_SHIFT].pop(block, _ABSENT) is not _ABSENT:
                 removed.append(block)
         self.digest = reduce(xor, removed, self.digest)
         self._count -= len(removed)

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Final
 
-from pointsman.core.block_set import BlockSet
 from pointsman.core.blocks import Prompt
 from pointsman.core.cache_events import (
     AllBlocksCleared,
@@ -118,10 +117,9 @@ class Residency:
     def bytes(self) -> int:
         return self._slower.bytes() + sum(index.bytes() for index in self._indexes)
 
-    def told(self, node: Node) -> BlockSet | None:
+    def told(self, node: Node) -> Told | None:
         """What the node's agent has told, to be read only; None without one that is believed."""
-        told = self._told.get(node.slot)
-        return None if told is None else told.blocks
+        return self._told.get(node.slot)
 
     # --- crediting ---------------------------------------------------------------------
 
@@ -151,7 +149,8 @@ class Residency:
     def _unreported(self, credit: Credit) -> Sequence[BlockHash]:
         told = self._told.get(credit.slot)
         if told is not None:
-            return [block for block in credit.hashes if block not in told.blocks]
+            blocks = told.blocks
+            return [block for block in credit.hashes if block not in blocks]
         engine = self._engine_blocks.get(credit.slot)
         if engine is None:
             return credit.hashes
@@ -222,11 +221,11 @@ class Residency:
             self._forget_reports(node)
             told = self._told[node.slot] = Told(_blocks_max(node))
         if event.bucket is None:
-            gone, came = told.blocks.remove(event.removed), told.blocks.add(event.stored)
+            came, left = told.change(event.stored, event.removed)
         else:
-            came, gone = told.blocks.replace(event.bucket, event.stored)
-        if gone:
-            self._tokens.remove(node.slot, gone)
+            came, left = told.replace(event.bucket, event.stored)
+        if left:
+            self._tokens.remove(node.slot, left)
         if came:
             self._tokens.insert(node.slot, came)
         if event.bucket is None:
@@ -270,7 +269,7 @@ class Residency:
         for index in self._indexes:
             index.check()
         for told in self._told.values():
-            told.blocks.check()
+            told.check()
 
 
 class _Batch:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pointsman.collectors.link import NodeLink
 from pointsman.control.fleet import Fleet
 from pointsman.control.service import SchedulerService
-from pointsman.core.block_set import BlockSet
 from pointsman.core.events import (
     CacheTold,
     IndexTrust,
@@ -17,6 +16,7 @@ from pointsman.core.events import (
     NodeReported,
 )
 from pointsman.core.ids import BlockHash
+from pointsman.core.told import Told
 from pointsman.wire.control import (
     Announce,
     Bucket,
@@ -124,7 +124,7 @@ class AttendedEngine:
         self._service.submit(CacheTold(self.link.node_id, stored, removed))
         self._beat = beat
         told = self._told()
-        if told is None or told.overflows:
+        if told is None or told.is_full:
             return  # not believed, or more than there is room for
         if not self._agrees(told, beat) and seq >= self._ask_from_seq:
             self._compare(told, seq)
@@ -144,19 +144,19 @@ class AttendedEngine:
         if told is not None and self._beat is not None:
             self._agrees(told, self._beat)
 
-    def _told(self) -> BlockSet | None:
+    def _told(self) -> Told | None:
         assert self.link.node_id is not None, "checked by the caller"
         return self._service.scheduler.told(self.link.node_id)
 
-    def _agrees(self, told: BlockSet, beat: EngineBeat) -> bool:
+    def _agrees(self, told: Told, beat: EngineBeat) -> bool:
         """Whether both sides have the same blocks; only then is the index what the agent says."""
-        agrees = told.digest == beat.digest and len(told) == beat.blocks
+        agrees = told.agrees(beat.digest, beat.blocks)
         self._trusted(beat.trust if agrees else IndexTrust.DEGRADED)
         if agrees:
             self._agreed, self._comparisons = True, 0
         return agrees
 
-    def _compare(self, told: BlockSet, seq: int) -> None:
+    def _compare(self, told: Told, seq: int) -> None:
         assert self.incarnation is not None, "beats follow an announcement"
         if self._agreed:
             self._agreed = False
@@ -167,7 +167,7 @@ class AttendedEngine:
             log.warning("engine %s: index and agent never agree", self.link.spec.name)
         often = self._comparisons < COMPARISONS_MAX
         self._ask_from_seq = seq + (BEATS_BETWEEN_COMPARISONS if often else BEATS_AFTER_GIVING_UP)
-        self._ask(Compare(self.number, self.incarnation, pack_hashes(told.bucket_digests())))
+        self._ask(Compare(self.number, self.incarnation, pack_hashes(told.blocks.bucket_digests())))
 
     def _trusted(self, trust: IndexTrust) -> None:
         if trust is self._trust or self.link.node_id is None:

@@ -146,7 +146,7 @@ class BlockTable:
 def shrink(table: dict[int, int]) -> None:
     """Rebuild `table` if it is wider than a fresh copy, which has 30 to 60 bytes an item."""
     if sys.getsizeof(table) > 64 * len(table) + 256:
-        items = dict(table.items())
+        items = table.copy()
         table.clear()
         table.update(items)
 
