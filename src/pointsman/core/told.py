@@ -26,8 +26,8 @@ class Told:
 
     What a beat changes is entered into the set when somebody asks for the set, or with what many
     beats have changed: half a second after the last one nothing of a set is in the processor's
-    caches, and a block alone takes five times as long there as among others. Until then the
-    digest is reckoned as if the agent had told only of what did change.
+    caches, and a few blocks take several times as long each as many do. Until then the digest
+    is reckoned as if the agent had told only of what did change.
     """
 
     def __init__(self, blocks_max: int) -> None:
@@ -70,6 +70,8 @@ class Told:
         what came, and what left."""
         if self.count + len(stored) > self._set.blocks_max:
             return self._change_at_once(stored, removed)
+        if not (stored or removed):
+            return stored, removed
         self.digest = reduce(xor, stored, reduce(xor, removed, self.digest))
         self.count += len(stored) - len(removed)
         self._unentered.append((stored, removed))
@@ -109,7 +111,7 @@ class Told:
         """Assert that digest and counts are those of the blocks. Enters nothing."""
         self._set.check()
         waiting = sum(len(stored) + len(removed) for stored, removed in self._unentered)
-        assert self._changes == waiting < _UNENTERED_MAX, (self._changes, waiting)
+        assert len(self._unentered) <= self._changes == waiting < _UNENTERED_MAX, self
         entered = (self._set.digest, len(self._set))
         assert waiting or (self.digest, self.count) == entered, (self.count, entered)
 
