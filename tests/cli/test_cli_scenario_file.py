@@ -121,6 +121,13 @@ def test_what_is_wrong_under_each_circumstance_is_said_once(tmp_path: Path) -> N
         ("trace: sub/t.jsonl", "trace: a, workload: chat", 2, 10, "either a trace or a workload"),
         ("{end_s: 60}", "{start_s: 70, end_s: 60}", 2, 61, "ends before it starts"),
         ("seeds: [3, 4]", "seeds: [-1]", 11, 9, "-1 is below 0"),
+        ("slo: {ttft_s: 1}", "slo: {ttft_s: .nan}", 9, 15, "nan is not above 0"),
+        ("slo: {ttft_s: 1}", "windows: {early: {start_s: 5, end_s: 1}}", 9, 18, "early: it ends"),
+        (
+            "[round_robin]",
+            "[{name: a, policy: round_robin}, {name: a, policy: marginal_cost}]",
+            *(10, 44, "'a' names another one already"),
+        ),
         ("slowdown: 2.5", "slowdown: .inf", 5, 26, "inf is above 1000000000.0"),
         ("count: 2, profile", "count: 5000, profile", 4, 3, "nodes; a cluster has 4096 at most"),
     ],

@@ -28,6 +28,15 @@ async def test_the_log_that_is_written_can_be_read() -> None:
     assert "no prefix information" in trace.notes[-1]
 
 
+def test_what_generated_nothing_is_left_out() -> None:
+    """Embeddings have a prompt and no answer, which no engine is asked for."""
+    embedding = LINE.replace('"output_tokens":3', '"output_tokens":0')
+    lines = [LINE % ("10.0", "finished", 0), embedding % ("11.0", "finished", 0)]
+    trace = read_trace(lines, name="log")
+    assert [r.output_tokens for r in trace.requests] == [3]
+    assert trace.notes[0].startswith("1 lines tell")
+
+
 def test_cut_answers_are_noted() -> None:
     lines = [LINE % ("10.0", EndCause.FINISHED, 0), LINE % ("11.0", EndCause.CLIENT_GONE, 500)]
     trace = read_trace(lines, name="log")

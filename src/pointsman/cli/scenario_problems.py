@@ -25,6 +25,7 @@ def case_problems(case: Case, cases: Sequence[Case], policies: Sequence[str]) ->
     yield from _of_the_fleet(case)
     yield from _of_the_policies(case, policies)
     yield from _of_the_traffic(case)
+    yield from _of_the_windows(case)
     yield from _unknown_nodes(case)
     yield from _of_config(case.config, ("config",))
     for place, expectation in enumerate(case.expect):
@@ -43,8 +44,18 @@ def _of_the_fleet(case: Case) -> Found:
             yield ("fleet", place, "profile"), message
 
 
+def _of_the_windows(case: Case) -> Found:
+    for name, span in case.windows.items():
+        if span.end_s <= span.start_s:
+            yield ("windows", name), f"windows.{name}: it ends before it starts"
+
+
 def _of_the_policies(case: Case, policies: Sequence[str]) -> Found:
+    named: dict[str, str | Variant] = {}
     for place, entry in enumerate(case.policies):
+        variant = entry if isinstance(entry, str) else entry.name
+        if named.setdefault(variant, entry) != entry:
+            yield ("policies", place), f"policies: '{variant}' names another one already"
         name = entry if isinstance(entry, str) else entry.policy
         if name not in policies:
             yield ("policies", place), f"policies: {unknown_name(name, policies)}"

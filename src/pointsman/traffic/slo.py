@@ -1,5 +1,7 @@
 """The objective that a request meets or misses, live or simulated alike."""
 
+from typing import Annotated
+
 import msgspec
 
 from pointsman.traffic.outcome import RequestRecord
@@ -9,9 +11,9 @@ class Slo(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fi
     """What a user accepts: a first token within `ttft_s + ttft_s_per_token · prompt tokens`, and
     `tpot_s` a further token on average."""
 
-    ttft_s: float = 2.0
-    ttft_s_per_token: float = 0.0005
-    tpot_s: float = 0.1
+    ttft_s: Annotated[float, msgspec.Meta(gt=0)] = 2.0
+    ttft_s_per_token: Annotated[float, msgspec.Meta(ge=0)] = 0.0005
+    tpot_s: Annotated[float, msgspec.Meta(gt=0)] = 0.1
 
     def ttft_due_s(self, input_tokens: int) -> float:
         """The latest first token of a prompt of this length."""

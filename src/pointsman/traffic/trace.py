@@ -236,15 +236,15 @@ def _logged_requests(
                 f"{name} line {number}: {error}. Remedy: each line must be one of Pointsman's "
                 "access log; mend or delete the line."
             ) from None
-        if row.prompt_tokens is None:
+        if not (row.prompt_tokens and row.output_tokens):
             unknown += 1
             continue
         cut += row.end != _FINISHED
         arrived.append((at, row))
     if not arrived:
         raise TraceError(
-            f"{name}: no line tells `prompt_tokens`. Remedy: give a log in which requests were "
-            "served by engines that report their usage."
+            f"{name}: no line tells `prompt_tokens` and `output_tokens`. Remedy: give a log in "
+            "which requests were served by engines that report their usage."
         )
     arrived.sort(key=lambda item: item[0])
     requests = [
@@ -257,7 +257,7 @@ def _logged_requests(
     ]
     notes = []
     if unknown:
-        notes.append(f"{unknown} lines tell no prompt length (refused, or no generation): left out")
+        notes.append(f"{unknown} lines tell no prompt length (refused), or no answer's: left out")
     if cut:
         notes.append(f"{cut} answers were cut short: taken as long as they had become")
     return requests, notes
