@@ -13,22 +13,14 @@ the uses; there it is the newest run that goes first, for the same reason.
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from typing import Final
 
-import msgspec
-
-from pointsman.core.ids import BlockHash
+from pointsman.core.ids import KeptInt
 from pointsman.core.prefix.match import common
+from pointsman.core.prefix.run import Run
 from pointsman.core.prefix.table import SLOT_MASK, WAY_MASK, BlockTable
 
-_GATHERED_MAX = 128  # hashes of an exact node's events that are gathered in one run
-
-
-class Run(msgspec.Struct, gc=False):
-    """Blocks in the order of their chain, and those of them that are no longer `dead`."""
-
-    hashes: "array[int]"
-    dead: "array[int] | None" = None
-    used_again: bool = False
+_GATHERED_MAX: Final = 128  # hashes of an exact node's events that are gathered in one run
 
 
 class Holder:
@@ -54,23 +46,25 @@ class Holder:
         self.capacity: int | None = None
         self.exact = False  # has been told what its engine holds
         self.blocks = 0
-        self.shared: dict[int, int] = {}  # block that others hold too -> stamp
-        self._runs: OrderedDict[int, Run] = OrderedDict()  # least recently used first
+        self.shared: dict[KeptInt, KeptInt] = {}  # block that others hold too -> stamp
+        self._runs: OrderedDict[KeptInt, Run] = OrderedDict()  # least recently used first
         self._table = table
 
-    def stamp(self, block: int, value: int) -> int:
+    def stamp(self, block: KeptInt, value: KeptInt) -> KeptInt:
         """The run that `block` is in here, given its value in the table; 0 if not held."""
-        if value < 0:
-            return value if ~value & SLOT_MASK == self.number else 0
-        return self.shared[block] if value & self.bit else 0
+        number: int = value
+        if number < 0:
+            return value if ~number & SLOT_MASK == self.number else 0
+        return self.shared[block] if number & self.bit else 0
 
-    def follow(self, chain: Sequence[BlockHash]) -> tuple[list[int], int]:
+    def follow(self, chain: Sequence[KeptInt]) -> tuple[list[KeptInt], int]:
         """The runs along `chain`, split where it leaves one, and the blocks they cover."""
-        path: list[int] = []
+        path: list[KeptInt] = []
         ways, at, end = self._table.ways, 0, len(chain)
         while at < end:
             block = chain[at]
-            value = ways[block & WAY_MASK].get(block)
+            way: int = block & WAY_MASK
+            value = ways[way].get(block)
             if value is None or not (stamp := self.stamp(block, value)):
                 break
             run = self._runs[stamp]
@@ -81,27 +75,27 @@ class Holder:
             at += length
         return path, at
 
-    def use(self, path: list[int]) -> None:
+    def use(self, path: list[KeptInt]) -> None:
         """The runs along a chain are used now."""
         for stamp in reversed(path):
             self._runs.move_to_end(stamp)
             self._runs[stamp].used_again = True
 
-    def add_run(self, stamp: int, hashes: Sequence[BlockHash]) -> None:
+    def add_run(self, stamp: KeptInt, hashes: Sequence[KeptInt]) -> None:
         """`hashes` are held now, as the newest run."""
         if hashes:
             self._runs[stamp] = Run(array("Q", hashes))
             self._table.runs += 1
             self._table.run_hashes += len(hashes)
 
-    def gathering(self) -> int:
+    def gathering(self) -> KeptInt:
         """The newest run, if it has room for more of an engine's events, else a new one's name."""
         newest = next(reversed(self._runs), 0)
         if newest and len(self._runs[newest].hashes) < _GATHERED_MAX:
             return newest
         return self._table.new_stamp(self.number)
 
-    def gather(self, stamp: int, hashes: Sequence[BlockHash]) -> None:
+    def gather(self, stamp: KeptInt, hashes: Sequence[KeptInt]) -> None:
         """`hashes` are held now, in the run `stamp`."""
         run = self._runs.get(stamp)
         if run is None:
@@ -110,12 +104,12 @@ class Holder:
             run.hashes.extend(hashes)
             self._table.run_hashes += len(hashes)
 
-    def was_used_again(self, stamp: int) -> bool:
+    def was_used_again(self, stamp: KeptInt) -> bool:
         """Whether a placement after the one that made this run has used all of it."""
         run = self._runs.get(stamp)
         return run is not None and run.used_again
 
-    def dropped(self, blocks: Sequence[int], stamp: int) -> None:
+    def dropped(self, blocks: Sequence[KeptInt], stamp: KeptInt) -> None:
         """`blocks`, of the run `stamp`, are no longer held."""
         run = self._runs[stamp]
         hashes = run.hashes
@@ -128,11 +122,11 @@ class Holder:
         elif dead:
             run.dead = dead
 
-    def next_victim(self) -> int:
+    def next_victim(self) -> KeptInt:
         """The run to evict from; 0 if nothing is left."""
         return next(reversed(self._runs) if self.exact else iter(self._runs), 0)
 
-    def take_tail(self, stamp: int, count: int) -> list[int]:
+    def take_tail(self, stamp: KeptInt, count: int) -> list[KeptInt]:
         """Take at least `count` hashes off the end of a run, or all; some may be dead.
 
         A run with dead hashes is taken as a whole: it is an exact node's, so it is short.
@@ -149,7 +143,7 @@ class Holder:
         self._table.run_hashes -= len(taken)
         return taken.tolist()
 
-    def _split(self, run: Run, length: int) -> int:
+    def _split(self, run: Run, length: int) -> KeptInt:
         """Make a run of the first `length` hashes; returns its stamp. The rest stays."""
         stamp = self._table.new_stamp(self.number)
         front = run.hashes[:length]
@@ -158,13 +152,14 @@ class Holder:
         self._table.runs += 1
         for block in front:
             table = self._table.ways[block & WAY_MASK]
-            if table[block] < 0:
+            value: int = table[block]
+            if value < 0:
                 table[block] = stamp
             else:
                 self.shared[block] = stamp
         return stamp
 
-    def _drop_dead(self, run: Run, dead: "array[int]", stamp: int) -> None:
+    def _drop_dead(self, run: Run, dead: "array[int]", stamp: KeptInt) -> None:
         """Rewrite a run most of whose blocks are dead, or drop it if all are. Nothing is looked
         up in the table: each place there is far away in memory."""
         before = len(run.hashes) + len(dead)
@@ -175,7 +170,7 @@ class Holder:
             del self._runs[stamp]
             self._table.runs -= 1
 
-    def check(self, held: dict[int, int]) -> tuple[int, int]:
+    def check(self, held: dict[KeptInt, KeptInt]) -> tuple[int, int]:
         """Assert that these books agree with `held`, which is block -> stamp by the table.
 
         Returns how many runs there are, and hashes in them.
@@ -183,7 +178,7 @@ class Holder:
         assert self.blocks == len(held), (self.number, self.blocks, len(held))
         assert all(held.get(block) == stamp for block, stamp in self.shared.items())
         assert self.exact or self.capacity is None or self.blocks <= self.capacity
-        live: dict[int, int] = {}
+        live: dict[KeptInt, KeptInt] = {}
         for stamp, run in self._runs.items():
             mine = [block for block in run.hashes if held.get(block) == stamp]
             assert mine, f"slot {self.number} has an empty run"
@@ -196,7 +191,7 @@ class Holder:
         return len(self._runs), hashes
 
 
-def _pop_common(hashes: "array[int]", blocks: Sequence[int]) -> int:
+def _pop_common(hashes: "array[int]", blocks: Sequence[KeptInt]) -> int:
     """Take off the end of `hashes` the first of `blocks`, as long as they are there: how many."""
     popped = 0
     while popped < len(blocks) and hashes and hashes[-1] == blocks[popped]:

@@ -3,27 +3,17 @@
 from collections.abc import Sequence
 from typing import Final
 
-from pointsman.core.ids import BlockHash, Slot
+from pointsman.core.ids import BlockHash, KeptInt, Slot
 from pointsman.core.limits import INDEX_BYTES_MAX, NODES_MAX
 from pointsman.core.prefix.holder import Holder
 from pointsman.core.prefix.match import match, slots
+from pointsman.core.prefix.run import Added
 from pointsman.core.prefix.sole import enter, take_out
 from pointsman.core.prefix.table import SLOT_MASK, WAY_MASK, BlockTable, shrink
 
-_EVICTED_AT_ONCE = 256  # blocks taken from the fullest holder before looking for it again
-
-
-class Added(list[BlockHash]):
-    """The blocks that one placement added, and the run that they are."""
-
-    __slots__ = ("stamp",)
-
-    def __init__(self, stamp: int, hashes: Sequence[BlockHash] = ()) -> None:
-        super().__init__(hashes)
-        self.stamp = stamp
-
-
-_NOTHING: Final = Added(0)  # most placements of a prompt that is known
+_EVICTED_AT_ONCE: Final = 256  # blocks taken from the fullest holder before looking for it again
+_NOTHING: Final = Added()  # by most placements of a prompt that is known
+_NOTHING.stamp = 0
 
 
 class PrefixIndex:
@@ -103,9 +93,7 @@ class PrefixIndex:
         if not missing:
             holder.use(path)
             return _NOTHING
-        stamp = self._table.new_stamp(slot)
-        added = Added(stamp, self._hold(holder, fits[held : held + missing], stamp))
-        holder.add_run(stamp, added)
+        added = self._add(holder, fits[held : held + missing])
         holder.use(path)
         if holder.capacity is not None and holder.blocks > holder.capacity:
             self._evict(holder, holder.blocks - holder.capacity)
@@ -114,7 +102,7 @@ class PrefixIndex:
 
     def _follow_with_room(
         self, holder: Holder, chain: Sequence[BlockHash]
-    ) -> tuple[list[int], int, int]:
+    ) -> tuple[list[KeptInt], int, int]:
         """`Holder.follow` where memory is short, and how many blocks may be added."""
         if not self._table.has_room(0):
             self._make_room(0)
@@ -128,11 +116,16 @@ class PrefixIndex:
 
     def _advance(self, holder: Holder, chain: Sequence[BlockHash]) -> Added:
         """Credit a node whose engine tells what it holds: until it tells of these, too."""
-        absent = self._absent(holder, chain)
-        stamp = self._table.new_stamp(holder.number)
-        added = Added(stamp, self._hold(holder, absent, stamp))
-        holder.add_run(stamp, added)
+        added = self._add(holder, self._absent(holder, chain))
         self._tidy(holder, len(added))
+        return added
+
+    def _add(self, holder: Holder, hashes: Sequence[KeptInt]) -> Added:
+        """Let `holder` hold `hashes` as its newest run, but for those that it held."""
+        stamp = self._table.new_stamp(holder.number)
+        added = Added(self._hold(holder, hashes, stamp))
+        added.stamp = stamp
+        holder.add_run(stamp, added)
         return added
 
     def withdraw(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
@@ -193,7 +186,7 @@ class PrefixIndex:
 
     def check(self) -> None:
         """Assert that table, holders, histories and counts tell one story. Slow."""
-        held: dict[int, dict[int, int]] = {number: {} for number in self._holders}
+        held: dict[int, dict[KeptInt, KeptInt]] = {number: {} for number in self._holders}
         items = self._table.items()
         for block, value in items:
             assert value < 0 or value & (value - 1), (block, value)
@@ -218,7 +211,7 @@ class PrefixIndex:
             self._table.holders += 1
         return holder
 
-    def _hold(self, holder: Holder, hashes: Sequence[BlockHash], stamp: int) -> list[BlockHash]:
+    def _hold(self, holder: Holder, hashes: Sequence[KeptInt], stamp: KeptInt) -> list[KeptInt]:
         """Let `holder` hold `hashes` in the run `stamp`; returns those it did not hold."""
         fresh = enter(self._table.ways, hashes, stamp)
         self._table.distinct += fresh
@@ -230,13 +223,14 @@ class PrefixIndex:
         return added
 
     def _hold_with_others(
-        self, holder: Holder, hashes: Sequence[BlockHash], stamp: int
-    ) -> list[BlockHash]:
+        self, holder: Holder, hashes: Sequence[KeptInt], stamp: KeptInt
+    ) -> list[KeptInt]:
         """`_hold`, where others or `holder` itself may hold some of them."""
         ways, shared, bit = self._table.ways, holder.shared, holder.bit
-        added: list[BlockHash] = []
+        added: list[KeptInt] = []
         fresh = 0
-        joined = joined_mask = 0  # neighbours in a chain mostly have the same holders
+        joined: KeptInt = 0  # neighbours in a chain mostly have the same holders
+        joined_mask: KeptInt = 0
         for block in hashes:
             table = ways[block & WAY_MASK]
             value = table.get(block)
@@ -257,7 +251,7 @@ class PrefixIndex:
         self._table.distinct += fresh
         return added
 
-    def _share(self, block: int, stamp: int) -> int:
+    def _share(self, block: KeptInt, stamp: KeptInt) -> int:
         """Let the only holder of `block` keep its stamp itself; returns the holder's bit."""
         owner = self._holders[~stamp & SLOT_MASK]
         owner.shared[block] = stamp
@@ -265,7 +259,7 @@ class PrefixIndex:
         return owner.bit
 
     def _drop(
-        self, holder: Holder, hashes: Sequence[BlockHash], *, only: int | None = None
+        self, holder: Holder, hashes: Sequence[KeptInt], *, only: KeptInt | None = None
     ) -> None:
         """`holder` no longer holds those of `hashes` that it did, or that are in the run `only`."""
         for stamp, blocks in self._release(holder, hashes, only).items():
@@ -273,8 +267,8 @@ class PrefixIndex:
         self._tidy(holder, len(hashes))
 
     def _release(
-        self, holder: Holder, hashes: Sequence[int], only: int | None
-    ) -> dict[int, list[int]]:
+        self, holder: Holder, hashes: Sequence[KeptInt], only: KeptInt | None
+    ) -> dict[KeptInt, list[KeptInt]]:
         """Take `hashes` off the table, as far as `holder` held them: by the run they were in."""
         taken, several = take_out(self._table.ways, hashes, holder.number, only)
         self._table.distinct -= sum(map(len, taken.values()))
@@ -288,7 +282,7 @@ class PrefixIndex:
             holder.blocks -= len(blocks)
         return taken
 
-    def _unshare(self, holder: Holder, block: int, value: int) -> None:
+    def _unshare(self, holder: Holder, block: KeptInt, value: KeptInt) -> None:
         """Leave `block` to the other holders in its mask `value`."""
         del holder.shared[block]
         self._table.shared -= 1
@@ -306,10 +300,10 @@ class PrefixIndex:
             released = self._release(holder, holder.take_tail(stamp, count), stamp)
             count -= len(released.get(stamp, ()))
 
-    def _absent(self, holder: Holder, hashes: Sequence[BlockHash]) -> list[BlockHash]:
+    def _absent(self, holder: Holder, hashes: Sequence[KeptInt]) -> list[KeptInt]:
         """Those that `holder` does not hold, as many as memory allows."""
         ways, number, bit = self._table.ways, holder.number, holder.bit
-        absent: list[BlockHash] = []
+        absent: list[KeptInt] = []
         for block in hashes:
             value = ways[block & WAY_MASK].get(block, 0)
             if not (value & bit if value >= 0 else ~value & SLOT_MASK == number):

@@ -1,20 +1,14 @@
-"""Who holds a chain, and how much of it: by bisection, since holding is prefix-monotone.
-
-Only reads, so it is compiled where the index itself is not: compiled code makes an int anew
-wherever it stores one.
-"""
+"""Who holds a chain, and how much of it: by bisection, since holding is prefix-monotone."""
 
 from array import array
 from collections.abc import Sequence
 from typing import Final
 
 from pointsman.core.ids import BlockHash, Slot
-from pointsman.core.prefix.table import SLOT_MASK, WAY_MASK
+from pointsman.core.prefix.table import SLOT_MASK, WAY_MASK, Ways
 
 _STRIDE: Final = 6  # blocks that are walked through sooner than bisected
 _WALK_MAX: Final = 256  # so are all of a short chain that many nodes hold, each to its own depth
-
-Ways = list[dict[int, int]]
 
 
 def match(ways: Ways, chain: Sequence[BlockHash]) -> list[tuple[int, int]]:
@@ -54,7 +48,7 @@ def _walk(ways: Ways, chain: Sequence[BlockHash]) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     mask, before = -1, 0
     for depth, block in enumerate(chain):
-        value = ways[block & WAY_MASK].get(block, 0)
+        value: int = ways[block & WAY_MASK].get(block, 0)
         if value == before:
             continue
         before = value
@@ -73,7 +67,7 @@ def _walk(ways: Ways, chain: Sequence[BlockHash]) -> list[tuple[int, int]]:
 
 def _mask(ways: Ways, block: int) -> int:
     """The holders of `block`, a bit each."""
-    value = ways[block & WAY_MASK].get(block, 0)
+    value: int = ways[block & WAY_MASK].get(block, 0)
     return value if value >= 0 else 1 << (~value & SLOT_MASK)
 
 

@@ -1,15 +1,11 @@
 """Blocks that one node alone holds, entered into the table's `ways` and taken out: the rule for
 what engines tell, and nearly all the work of it. Whatever others hold, too, is left to the index.
-
-Compiled, so hashes and stamps are `KeptInt` here: the index lives from sharing them.
 """
 
 from collections.abc import Sequence
 
 from pointsman.core.ids import KeptInt
-from pointsman.core.prefix.table import SLOT_MASK, WAY_MASK
-
-Ways = list[dict[KeptInt, KeptInt]]
+from pointsman.core.prefix.table import SLOT_MASK, WAY_MASK, Ways
 
 
 def enter(ways: Ways, hashes: Sequence[KeptInt], stamp: KeptInt) -> int:

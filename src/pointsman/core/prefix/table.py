@@ -8,6 +8,7 @@ double one after the other, and a block takes the same bytes at every size.
 import sys
 from typing import Final
 
+from pointsman.core.ids import KeptInt
 from pointsman.core.limits import NODES_MAX
 
 SLOT_MASK: Final = NODES_MAX - 1
@@ -16,23 +17,27 @@ assert 1 << SLOT_BITS == NODES_MAX, "a stamp's low bits are its slot"
 
 WAYS: Final = 1 << 15
 WAY_MASK: Final = WAYS - 1
-_SHARES = (5, 6, 7, 8, 9)
-_MASKS_MAX = 16_384  # equal masks are one object; above this many, sharing starts afresh
+
+Ways = list[dict[KeptInt, KeptInt]]
+"""By the low bits of a hash: the dict that it belongs in, of which several have the same."""
+
+_SHARES: Final = (5, 6, 7, 8, 9)
+_MASKS_MAX: Final = 16_384  # equal masks are one object; above this many, sharing starts afresh
 
 # Bytes of memory, held to the truth by tests/core/prefix/test_prefix_memory.py.
-_BASE_BYTES = 600_000
-_BLOCK_BYTES = 32 + 52  # the hash, and its place in the table
-_SHARED_BYTES = 40  # its place in a holder's dict of stamps
-_MASK_BYTES = 76  # an interned mask, without its bits
-_HOLDER_BYTES = 2_000
-_RUN_BYTES = 230  # stamp, place in the order of use, run, array
-_RUN_HASH_BYTES = 8
+_BASE_BYTES: Final = 600_000
+_BLOCK_BYTES: Final = 32 + 52  # the hash, and its place in the table
+_SHARED_BYTES: Final = 40  # its place in a holder's dict of stamps
+_MASK_BYTES: Final = 76  # an interned mask, without its bits
+_HOLDER_BYTES: Final = 2_000
+_RUN_BYTES: Final = 230  # stamp, place in the order of use, run, array
+_RUN_HASH_BYTES: Final = 8
 
 # The most that holding one block more can cost, and what comes with a call: a run for what
 # it adds, one for what it splits, and some masks.
-_ADDED_BYTES = _RUN_HASH_BYTES + max(_BLOCK_BYTES, 2 * _SHARED_BYTES)
-_CALL_ADDED = -(-(2 * _RUN_BYTES + 16 * _MASK_BYTES) // _ADDED_BYTES)
-_TIDIED_AFTER = 16  # changes, for one dict that is looked at
+_ADDED_BYTES: Final = _RUN_HASH_BYTES + max(_BLOCK_BYTES, 2 * _SHARED_BYTES)
+_CALL_ADDED: Final = -(-(2 * _RUN_BYTES + 16 * _MASK_BYTES) // _ADDED_BYTES)
+_TIDIED_AFTER: Final = 16  # changes, for one dict that is looked at
 
 
 class BlockTable:
@@ -63,7 +68,7 @@ class BlockTable:
         self._next_tidied = 0
         self._changes = 0
         self._room = 0  # blocks that fit for certain, before memory is reckoned anew
-        self._masks: dict[int, int] = {}
+        self._masks: dict[KeptInt, KeptInt] = {}
         self._serial = 0
         self.distinct = 0  # blocks in the table
         self.shared = 0  # places in the holders' dicts of stamps
@@ -71,21 +76,22 @@ class BlockTable:
         self.run_hashes = 0  # the dead ones twice
         self.holders = 0
 
-    def value(self, block: int) -> int:
+    def value(self, block: KeptInt) -> KeptInt:
         """A mask of several holders, the stamp of the only one, or 0."""
-        return self.ways[block & WAY_MASK].get(block, 0)
+        way: int = block & WAY_MASK
+        return self.ways[way].get(block, 0)
 
-    def mask(self, block: int) -> int:
+    def mask(self, block: KeptInt) -> int:
         """The holders of `block`, a bit each."""
-        value = self.ways[block & WAY_MASK].get(block, 0)
+        value: int = self.value(block)
         return value if value >= 0 else 1 << (~value & SLOT_MASK)
 
-    def new_stamp(self, slot: int) -> int:
+    def new_stamp(self, slot: int) -> KeptInt:
         """The name of a new run of this slot's."""
         self._serial += 1
         return ~(self._serial << SLOT_BITS | slot)
 
-    def interned(self, mask: int) -> int:
+    def interned(self, mask: KeptInt) -> KeptInt:
         """An equal mask, the same object for all its blocks."""
         if len(self._masks) >= _MASKS_MAX:
             self._masks.clear()
@@ -135,7 +141,7 @@ class BlockTable:
         """Nothing is stored, nor remembered."""
         return self.distinct == self.runs == 0
 
-    def items(self) -> list[tuple[int, int]]:
+    def items(self) -> list[tuple[KeptInt, KeptInt]]:
         """Every block with its value. For checks."""
         filled = [table for table in self._tables if table]
         for table in filled:
@@ -143,7 +149,7 @@ class BlockTable:
         return [item for table in filled for item in table.items()]
 
 
-def shrink(table: dict[int, int]) -> None:
+def shrink(table: dict[KeptInt, KeptInt]) -> None:
     """Rebuild `table` if it is wider than a fresh copy, which has 30 to 60 bytes an item."""
     if sys.getsizeof(table) > 64 * len(table) + 256:
         items = table.copy()
@@ -151,14 +157,14 @@ def shrink(table: dict[int, int]) -> None:
         table.update(items)
 
 
-def _staggered_dicts() -> tuple[list[dict[int, int]], list[dict[int, int]]]:
+def _staggered_dicts() -> tuple[Ways, Ways]:
     """The dict of each value of a hash's low bits, and the dicts: 5 to 9 values share one.
 
     Dealt out a stride at a time, which takes a sixth of the time of one value after the other.
     """
     stride = sum(_SHARES)
     rounds = -(-WAYS // stride)
-    tables: list[dict[int, int]] = [{} for _ in range(rounds * len(_SHARES))]
+    tables: Ways = [{} for _ in range(rounds * len(_SHARES))]
     ways = tables[:1] * (rounds * stride)
     nth_of_stride = [nth for nth, share in enumerate(_SHARES) for _ in range(share)]
     for way, nth in enumerate(nth_of_stride):
