@@ -9,7 +9,7 @@ from typing import BinaryIO, cast
 from prometheus_client import CollectorRegistry, generate_latest
 
 from bench.timing import median_us
-from pointsman.core.decision import Candidate, Decision, Ruling
+from pointsman.core.decision import Decision, Ruling
 from pointsman.core.errors import EndCause
 from pointsman.core.exchange_record import ExchangeRecord
 from pointsman.core.ids import ModelName, NodeName, RequestId
@@ -17,6 +17,7 @@ from pointsman.telemetry.access_log import AccessLog
 from pointsman.telemetry.decisions import DecisionRing
 from pointsman.telemetry.metrics import RequestMetrics
 from pointsman.wire.endpoints import Endpoint
+from tests.support.rows import row
 
 MODEL = ModelName("m")
 
@@ -47,35 +48,7 @@ RECORD = ExchangeRecord(
 
 
 def decision(request_id: RequestId) -> Decision:
-    candidate = Candidate(
-        node=NodeName("n"),
-        hit_tokens=0,
-        index_hit_tokens=0,
-        new_tokens=1,
-        attention=0.5,
-        inflight=0,
-        queue_tokens=0,
-        queue_s=0.0,
-        work_s=0.0,
-        prefill_s=0.0,
-        room_wait_s=0.0,
-        decode_s=0.0,
-        interrupted_s=0.0,
-        stall_s=0.0,
-        slowdown_s=0.0,
-        running_s=0.0,
-        uncached_s=0.0,
-        kv_blocks=1,
-        fits=True,
-        block_tokens=16,
-        kv_share=0.0,
-        concurrency_max=256,
-        waiting=0,
-        unhealthy=0.0,
-        slo_share=1.0,
-        calibrated=True,
-        placed_order=0,
-    )
+    candidate = row("n")
     return Decision(
         request_id=request_id,
         model=MODEL,

@@ -7,7 +7,6 @@ from pointsman.core.limits import LEASE_S_MAX, RESERVATION_S, RESERVATION_S_MAX,
 from pointsman.core.request_events import Compensated, CompensationCause, Placed
 from pointsman.core.views import NodeView
 from tests.support.driver import Driver, told
-from tests.support.rows import again
 
 LATE_S = RESERVATION_S + 1
 
@@ -98,7 +97,7 @@ def test_a_slow_prefill_behind_a_long_one_is_not_expired() -> None:
     d.arrive("long", "x " * 400_000, max_output_tokens=1)
     (placed,) = d.arrive("short", max_output_tokens=1)
     assert isinstance(placed, Placed)
-    expected_s = again(placed.decision.candidates[0]).first_token_s
+    expected_s = placed.decision.candidates[0].first_token_s
     assert expected_s > RESERVATION_S
     d.now_s += 2 * expected_s
     assert report(d, running=0, waiting=0) == []

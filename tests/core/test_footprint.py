@@ -1,10 +1,10 @@
 """What a request takes of a node's memory, beside what runs there."""
 
 from pointsman.core.admission_rules import AdmissionRules
-from pointsman.core.decision import Candidate
 from pointsman.core.events import RulesChanged
 from pointsman.core.limits import Rules
 from pointsman.core.request_events import Held, Placed
+from pointsman.core.row import Row
 from tests.support.driver import Driver, request
 
 PREFIX = tuple(range(320))
@@ -21,7 +21,7 @@ def one_node(kv_blocks: int = 100) -> Driver:
     return driver
 
 
-def row(driver: Driver, own: int) -> Candidate:
+def row(driver: Driver, own: int) -> Row:
     asked = request("x", tokens=tokens(own), max_output_tokens=0)
     (candidate,) = driver.scheduler.explain(asked, driver.now_s).candidates
     return candidate

@@ -4,21 +4,20 @@ import msgspec
 import pytest
 
 from pointsman.core.calibration import PRIOR
-from pointsman.core.decision import Candidate
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import RulesChanged
 from pointsman.core.limits import PREFILL_MEMORY_S, RETURN_MEMORY_S, HealthRules, Rules
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.row import Row
 from tests.support.driver import Driver, request
-from tests.support.rows import again
+from tests.support.rows import row
 
 
-def seen(driver: Driver, name: str = "a", **fields: object) -> Candidate:
+def seen(driver: Driver, name: str = "a", **fields: object) -> Row:
     """The row of `name` for a short request that is not placed."""
     asked = request("x", "hello", **fields)
     decision = driver.scheduler.explain(asked, driver.now_s)
-    return next(row for row in decision.candidates if row.node == name)
+    return next(each for each in decision.candidates if each.node == name)
 
 
 def two_nodes(policy: str = "round_robin") -> Driver:
@@ -27,10 +26,11 @@ def two_nodes(policy: str = "round_robin") -> Driver:
     return driver
 
 
-def test_what_is_kept_of_a_row_is_all_of_it() -> None:
-    fields = enumerate(msgspec.structs.fields(Candidate))
-    terms = {field.name: field.type(n) for n, field in fields} | {"node": "a", "fits": False}
-    assert msgspec.structs.asdict(Row(**terms).seen()) == terms
+def test_what_is_told_of_a_row_is_all_of_it() -> None:
+    known = row("a", hit=7, score=0.5, shared_s=0.25, restored_tokens=3)
+    told = msgspec.json.encode(known, enc_hook=Row.fields)
+    assert msgspec.json.decode(told, type=Row, dec_hook=lambda _, told: Row(**told)) == known
+    assert row("a", score=0.5) != row("a", score=0.75)
 
 
 def test_the_share_of_leased_blocks() -> None:
@@ -109,8 +109,7 @@ def test_a_service_time_knows_no_cache_and_no_queue() -> None:
     driver.serve("r1", text)
     driver.arrive("r2", text)  # waits on b
     asked = request("x", text, max_output_tokens=100)
-    candidates = driver.scheduler.explain(asked, driver.now_s).candidates
-    rows = {str(row.node): again(row) for row in candidates}
+    rows = {str(r.node): r for r in driver.scheduler.explain(asked, driver.now_s).candidates}
     assert rows["a"].hit_tokens
     assert rows["b"].queue_s
     prefill_s = rows["a"].service_s - rows["a"].decode_s
@@ -121,7 +120,7 @@ def test_a_service_time_knows_no_cache_and_no_queue() -> None:
 def test_a_service_time_is_prefill_and_decode_of_what_is_not_cached() -> None:
     driver, text = two_nodes(), "a long prompt " * 2_000
     asked = request("x", text, max_output_tokens=100)
-    idle = again(driver.scheduler.explain(asked, driver.now_s).candidates[0])
+    idle = driver.scheduler.explain(asked, driver.now_s).candidates[0]
     assert idle.service_s == pytest.approx(idle.prefill_s + idle.decode_s)
     tokens = idle.new_tokens
     prefill_s = PRIOR.prefill_s_per_token * tokens + PRIOR.attention_s_per_token2 * tokens**2 / 2

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from pointsman.core.admission_rules import AdmissionRules
-from pointsman.core.decision import Candidate
 from pointsman.core.errors import FailureKind
 from pointsman.core.events import NodeReported, NodeSignals
 from pointsman.core.limits import CANDIDATES_MAX
@@ -14,6 +13,7 @@ from pointsman.core.options import SchedulerOptions
 from pointsman.core.policies import catalog
 from pointsman.core.policies.pick import NO_ROOM
 from pointsman.core.request_events import Held, Placed, Recalled
+from pointsman.core.row import Row
 from tests.support.driver import Driver, request, teach
 
 LOW, HIGH = -10, 10
@@ -34,7 +34,7 @@ def node(driver: Driver, name: str = "a") -> Node:
     return next(each for each in driver.nodes if each.name == name)
 
 
-def seen(driver: Driver, name: str = "a") -> Candidate:
+def seen(driver: Driver, name: str = "a") -> Row:
     asked = request("x", "hello", **WORDS)
     rows = driver.scheduler.explain(asked, driver.now_s).candidates
     return next(row for row in rows if row.node == name)

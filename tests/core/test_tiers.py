@@ -8,9 +8,9 @@ import pytest
 from msgspec import msgpack
 
 from pointsman.core.cache_events import AllBlocksCleared
-from pointsman.core.decision import Candidate
 from pointsman.core.events import CacheChanged, IndexTrust, IndexTrusted
 from pointsman.core.limits import RESTORE_SHARE_HOST, RESTORE_SHARE_STORAGE
+from pointsman.core.row import Row
 from pointsman.wire.engine_events import decode_batch
 from tests.support.driver import Driver, request, teach
 
@@ -62,7 +62,7 @@ def tell(driver: Driver, *events: dict[str, Any]) -> None:
     driver.step(CacheChanged(driver.ids["a"], batch.events))
 
 
-def found(driver: Driver, node: str = "a") -> Candidate:
+def found(driver: Driver, node: str = "a") -> Row:
     decision = driver.scheduler.explain(request("x", "", tokens=TOKENS), driver.now_s)
     [row] = [row for row in decision.candidates if row.node == node]
     return row

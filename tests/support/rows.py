@@ -3,9 +3,6 @@ the test says."""
 
 from typing import Any
 
-import msgspec
-
-from pointsman.core.decision import Candidate
 from pointsman.core.ids import NodeName
 from pointsman.core.row import Row
 
@@ -14,7 +11,7 @@ PROMPT_TOKENS = 1_000
 
 def row(name: str, *, hit: int = 0, prompt: int = PROMPT_TOKENS, **terms: Any) -> Row:
     """A candidate that holds `hit` of the prompt's tokens; `terms` are any of its fields."""
-    idle: dict[str, Any] = dict.fromkeys(Candidate.__struct_fields__, 0.0)
+    idle: dict[str, Any] = dict.fromkeys(Row.__match_args__, 0.0)
     idle |= {
         "node": NodeName(name),
         "hit_tokens": hit,
@@ -34,8 +31,3 @@ def row(name: str, *, hit: int = 0, prompt: int = PROMPT_TOKENS, **terms: Any) -
         "restored_tokens": 0,
     }
     return Row(**{**idle, **terms})
-
-
-def again(candidate: Candidate) -> Row:
-    """The row that it was."""
-    return Row(**msgspec.structs.asdict(candidate))

@@ -57,7 +57,12 @@ def _problems_of_a_value(path: Path, owner: ast.ClassDef) -> Iterator[str]:
         yield f"{where}: __match_args__ are not its constructor's parameters: {taken}"
     if assigned.get("__slots__") != "__match_args__":
         yield f"{where}: __slots__ are not its __match_args__"
-    if [ast.unparse(line) for line in init.body] != [f"self.{n}: Final = {n}" for n in taken]:
+    final = [f"self.{n}: Final = {n}" for n in taken]
+    said = [ast.unparse(line) for line in init.body]
+    if owner.name == "Row":  # written to until one is chosen
+        final = [line.replace(": Final", "") for line in final]
+        said = [line.replace(": Final", "") for line in said]
+    if said != final:
         yield f"{where}: its constructor does not assign each parameter, in order, as Final"
     if f"{PACKAGE.name}.{module_name(path)}" not in LISTED:
         yield f"{where}: its module is not compiled: make it a msgspec.Struct"

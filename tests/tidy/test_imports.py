@@ -58,7 +58,7 @@ IMPURE = """
 asyncio socket.socket time.monotonic logging os.environ datetime.datetime random.choice threading
 aiohttp.web uvloop zmq urllib.request pathlib
 """
-PURE_THIRD_PARTY = frozenset({"msgspec", "numpy", "xxhash"})
+PURE_THIRD_PARTY = frozenset({"msgspec", "mypy_extensions", "numpy", "xxhash"})
 READERS_STDLIB = "csv datetime gzip io pathlib"  # trace files, read by `traffic`
 PURE_BUILTINS_BANNED = frozenset({"open", "print", "input", "exec", "eval", "__import__"})
 

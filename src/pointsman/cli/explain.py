@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import click
@@ -12,7 +12,8 @@ import msgspec
 
 from pointsman.cli.messages import fail
 from pointsman.cli.shared_options import ADMIN_URL, admin_url_option, http_url
-from pointsman.core.decision import Candidate, Decision, Ineligible
+from pointsman.core.decision import Decision, Ineligible
+from pointsman.core.row import Row
 from pointsman.core.scheme import Unit
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ def explain(
     else:
         decisions = [_would_be_made(admin, _body(file, prompt, model), path)]
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(decisions), indent=2))
+        told = msgspec.json.encode(decisions, enc_hook=Row.fields)
+        click.echo(msgspec.json.format(told, indent=2))
     else:
         _print(decisions, made=made)
 
@@ -149,7 +151,7 @@ def _ask(url: str, into: type[T], body: bytes | None = None) -> T:
     request = urllib.request.Request(url, data=body)  # noqa: S310 - the user's own URL
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:  # noqa: S310
-            return msgspec.json.decode(reply.read(), type=into)
+            return msgspec.json.decode(reply.read(), type=into, dec_hook=_row)
     except (msgspec.DecodeError, RecursionError):
         fail(f"{url} answers as no admin plane does (by default it is at {ADMIN_URL})")
     except urllib.error.HTTPError as refusal:
@@ -161,6 +163,11 @@ def _ask(url: str, into: type[T], body: bytes | None = None) -> T:
         cause = getattr(error, "reason", error)
         cause = getattr(cause, "strerror", None) or cause
         fail(f"no admin plane at {url}: {cause}; is `pointsman up` or `serve` running?")
+
+
+def _row(_kind: type[Row], told: dict[str, Any]) -> Row:
+    """A candidate of a decision."""
+    return Row(**told)
 
 
 def _problem(body: bytes, status: int) -> _Problem:
@@ -246,7 +253,7 @@ def _table(decision: Decision, *, gap: int) -> "Table":
     return table
 
 
-def _cells(candidate: Candidate) -> list[str]:
+def _cells(candidate: Row) -> list[str]:
     counts = [candidate.hit_tokens, candidate.new_tokens, candidate.inflight]
     terms = [_milliseconds(getattr(candidate, term)) for term in _TERMS]
     name = candidate.node if candidate.calibrated else f"{candidate.node}*"

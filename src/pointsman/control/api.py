@@ -32,6 +32,7 @@ from pointsman.control.service import SchedulerService
 from pointsman.core.ids import NodeName, RequestId
 from pointsman.core.policies import catalog
 from pointsman.core.request import Request
+from pointsman.core.row import Row
 from pointsman.core.views import HOT_PREFIXES_SHOWN
 from pointsman.engines.adapters.address import kv_events_problem, url_problem
 from pointsman.engines.adapters.keys import key_problem
@@ -290,7 +291,9 @@ def _whole_number(text: str, name: str) -> int:
 
 
 def _json(value: object, status: int = 200) -> web.Response:
-    body = msgspec.json.encode(value) + b"\n"  # a terminal's prompt comes on its own line
+    body = (
+        msgspec.json.encode(value, enc_hook=Row.fields) + b"\n"
+    )  # a terminal's prompt comes on its own line
     return web.Response(body=body, status=status, content_type="application/json")
 
 

@@ -43,10 +43,10 @@ Reading order, top-down; a file imports only from files below it:
     events         what step() is told and what it answers
     request_events  those of them that are about requests
     cache_events   what engines tell of their caches
-    row            one candidate while it is chosen
     health         how a node is: transition table
     decision       the record of one decision
     exchange_record  what is counted and logged of a request when it is over
+    row            one candidate: what a request would cost there
     request        what routing knows of one request
     blocks         chained block hashing over text or tokens
     scheme         how a prompt is cut into blocks
@@ -58,6 +58,7 @@ Reading order, top-down; a file imports only from files below it:
     recent         what is kept of the latest
     value          values that are native classes where they are compiled
     ids            names and numbers that must not be mixed up
+    compiler       what a class tells the compiler
 
 No async, socket, file, clock, log, environment or global random: time comes in as float
 seconds (`now_s`, from any origin in the past), randomness as a seeded generator. One thread owns

@@ -5,6 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from pointsman.core.ids import ModelName, NodeName, RequestId
+from pointsman.core.row import Row
 from pointsman.core.scheme import Unit
 
 
@@ -15,69 +16,6 @@ class Ruling(StrEnum):
     HELD = "held"
     REFUSED = "refused"
     COMPENSATED = "compensated"  # what was booked for it is given back, since it seems lost
-
-
-class Candidate(msgspec.Struct, frozen=True, gc=False):
-    """One node's costs for one request, each term in seconds, as a `Row` had them when it was
-    chosen from. Formulas are in `core/cost.py`; `score` is a policy's.
-
-    hit_tokens        of the prompt, counted as cached there; `index_hit_tokens` before doubt
-    restored_tokens   of the hit, those that come from slower tiers than the GPU's memory
-    new_tokens        to compute; `attention` is what each of them attends to, summed
-    inflight          requests there; `queue_tokens` are those that prefills there still need
-    queue_s           work ahead of it: prefill seconds placed there and not yet begun to stream
-    work_s            its own uncached prompt; prefill_s adds the engine's fixed latency
-    room_wait_s       until there is room: enough KV blocks, and one of those that it runs has ended
-    decode_s          its own output, undisturbed
-    interrupted_s     what later prefills are expected to take from that
-    stall_s           what its prefill takes from the requests that decode there and the next ones
-    slowdown_s        what its decoding takes from them
-    running_s         what is left to decode of the requests there
-    uncached_s        what `work_s` would be if nothing were cached
-    kv_blocks, fits   the lease it needs, and whether there is room for it: blocks, and to run
-    block_tokens      tokens in a block of the node's
-    kv_share          of the node's KV blocks that are leased; 0 where its capacity is unknown
-    concurrency_max   requests that may be in flight there, or that it runs at once, if less
-    waiting           requests there whose prefill is not over
-    unhealthy         0 to 1: requests in a row that came to nothing there, of those that take it
-                      out of service
-    slo_share         of the requests with a bound on their first token, those that met it of late
-    calibrated        whether the node's speeds are learned; they are assumed until then
-    placed_order      when the node was last chosen: among equals the lowest is next
-    shared_s          of work_s, what is an investment in later requests (`hot_prefixes`)
-    score             the policy's, lower is better; in seconds for the cost policies
-    """
-
-    node: NodeName
-    hit_tokens: int
-    index_hit_tokens: int
-    new_tokens: int
-    attention: float
-    inflight: int
-    queue_tokens: int
-    queue_s: float
-    work_s: float
-    prefill_s: float
-    room_wait_s: float
-    decode_s: float
-    interrupted_s: float
-    stall_s: float
-    slowdown_s: float
-    running_s: float
-    uncached_s: float
-    kv_blocks: int
-    fits: bool
-    block_tokens: int
-    kv_share: float
-    concurrency_max: int
-    waiting: int
-    unhealthy: float
-    slo_share: float
-    calibrated: bool
-    placed_order: int
-    restored_tokens: int = 0
-    shared_s: float = 0.0
-    score: float = 0.0
 
 
 class Exclusion(msgspec.Struct, frozen=True, gc=False):
@@ -135,7 +73,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     queued_s: float
     candidate_count: int
     tie_count: int
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Row, ...]
     excluded: tuple[Exclusion, ...]
     prompt_unit: Unit = Unit.BYTES
     load: float | None = None

@@ -6,12 +6,16 @@ A field of one is then read without a look-up by its name, which takes ten times
 
 from typing import Any, ClassVar, Self
 
+from pointsman.core.compiler import mypyc_attr
 
+
+@mypyc_attr(acyclic=True)
 class Value:  # noqa: PLW1641 - nobody has to hash one
     """Stays as it was made; equal to another of its class with equal fields.
 
     A class names its fields in `__match_args__`, in the order of its constructor's parameters,
-    and assigns each there once, as `Final`.
+    and assigns each there once, as `Final`. (Only a `Row` has fields that are written until
+    one is chosen.)
     """
 
     __slots__ = ()
@@ -19,8 +23,11 @@ class Value:  # noqa: PLW1641 - nobody has to hash one
 
     def but(self, **changes: Any) -> Self:
         """The same with other fields; for where that is seldom: each field is looked up."""
-        fields = {name: getattr(self, name) for name in self.__match_args__}
-        return type(self)(**(fields | changes))
+        return type(self)(**(self.fields() | changes))
+
+    def fields(self) -> dict[str, Any]:
+        """All of them by name."""
+        return {name: getattr(self, name) for name in self.__match_args__}
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and all(
@@ -28,5 +35,5 @@ class Value:  # noqa: PLW1641 - nobody has to hash one
         )
 
     def __repr__(self) -> str:
-        shown = ", ".join([f"{name}={getattr(self, name)!r}" for name in self.__match_args__])
+        shown = ", ".join([f"{name}={value!r}" for name, value in self.fields().items()])
         return f"{type(self).__name__}({shown})"

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.core.decision import Candidate
 from pointsman.core.ids import NodeName
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies import catalog
@@ -138,8 +137,7 @@ def test_nodes_may_leave_before_what_runs_there_ends(name: str) -> None:
 
 
 def _terms(row: Row) -> list[object]:
-    names = [name for name in Candidate.__struct_fields__ if name != "score"]
-    return [getattr(row, name) for name in names]
+    return [value for name, value in row.fields().items() if name != "score"]
 
 
 def _told(answered: Choice | Hold) -> tuple[str, ...]:
