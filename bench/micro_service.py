@@ -22,7 +22,6 @@ from prometheus_client import CollectorRegistry
 from bench.micro_decision import MODEL, Bench
 from bench.micro_telemetry import RECORD
 from pointsman.control.service import SchedulerService
-from pointsman.control.watcher import NodeWatcher
 from pointsman.core.blocks import Prompt
 from pointsman.core.errors import EndCause
 from pointsman.core.ids import RequestId
@@ -76,7 +75,6 @@ class Traffic:
             clock=lambda: self._now_s,
             observer=self._metrics,
         )
-        self._service.watch(NodeWatcher())
 
     def run(self, requests: int) -> None:
         """Serve so many."""

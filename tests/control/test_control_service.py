@@ -296,14 +296,19 @@ def test_watchers_follow_nodes() -> None:
         def left(self, effect: Left) -> None:
             told.append(("left", effect.node_id))
 
+    class Traffic:
         def placed(self, node_id: NodeId) -> None:
             told.append(("placed", node_id))
 
         def alive(self, node_id: NodeId) -> None:
             told.append(("alive", node_id))
 
+        def failed(self, node_id: NodeId) -> None:
+            told.append(("failed", node_id))
+
     house = House()
     house.service.watch(Watcher())
+    house.service.watch_traffic(Traffic())
     house.arrive("r")
     house.service.started(RequestId("r"))
     house.service.submit(NodeJoined(NodeSpec(name=NodeName("n0"), url="http://n0")))

@@ -42,7 +42,7 @@ from pointsman.core.exchange_record import ExchangeRecord
 from pointsman.core.scheduler import Scheduler
 from pointsman.engines.adapters import EngineKeys
 from pointsman.engines.tokenizer import Unusable
-from pointsman.gateway import Gateway
+from pointsman.gateway import Gateway, GatewayObserver
 from pointsman.gateway.dry_run import would_ask
 from pointsman.gateway.observer import ReplayResult
 from pointsman.ports import PromptTokenizer
@@ -107,7 +107,7 @@ class Process:
             spec = node_spec(engine, index)
             self.fleet.add(spec, kv_events=engine.kv_events, ranks=engine.ranks)
         async with AsyncExitStack() as stack:
-            observer = _Observer(self._metrics, self._open_access_log(stack))
+            observer = self._observer(stack)
             self.service.start()
             stack.callback(self.service.stop)
             tokenizers = self._load_tokenizers()
@@ -200,6 +200,11 @@ class Process:
         except Unusable as unusable:
             raise CannotStart(str(unusable)) from None
 
+    def _observer(self, stack: AsyncExitStack) -> GatewayObserver:
+        """Who counts requests, and logs them where that is wanted."""
+        access_log = self._open_access_log(stack)
+        return self._metrics if access_log is None else _CountedAndLogged(self._metrics, access_log)
+
     def _open_access_log(self, stack: AsyncExitStack) -> AccessLog | None:
         target = self.config.log.access
         if target == "none":
@@ -263,17 +268,16 @@ class Process:
         self.admin_port = int(runner.addresses[0][1])
 
 
-class _Observer:
+class _CountedAndLogged:
     """Hands the gateway's records to those who count and log."""
 
-    def __init__(self, metrics: RequestMetrics, access_log: AccessLog | None) -> None:
+    def __init__(self, metrics: RequestMetrics, access_log: AccessLog) -> None:
         self._metrics = metrics
         self._access_log = access_log
 
     def exchange_ended(self, record: ExchangeRecord) -> None:
         self._metrics.exchange_ended(record)
-        if self._access_log is not None:
-            self._access_log.exchange_ended(record)
+        self._access_log.exchange_ended(record)
 
     def client_refused(self, reason: Reason) -> None:
         self._metrics.client_refused(reason)

@@ -57,6 +57,7 @@ class NodeLink:
         self.on_ranks = on_ranks
         self.cadence = cadence
         self.sink = sink
+        self.now_s = sink.now_s
         self.tally = tally
         self.kv_events = kv_events
         self.node_id: NodeId | None = None
@@ -82,10 +83,6 @@ class NodeLink:
         self._page: EngineSignals | None = None
         self._restarts_s: deque[float] = deque(maxlen=RESTARTS_MAX)
         self._rng = rng
-
-    @property
-    def now_s(self) -> Callable[[], float]:
-        return self.sink.now_s
 
     @property
     def served(self) -> tuple[ModelCard, ...]:

@@ -82,6 +82,7 @@ class Fleet(NodeWatcher):
         self._retiring: dict[NodeName, asyncio.Task[None]] = {}
         self._runtime: _Runtime | None = None
         service.watch(self)
+        service.watch_traffic(self)
 
     async def run(self) -> None:
         """Collect until cancelled. Every incarnation leaves at the end."""
@@ -235,7 +236,7 @@ class Fleet(NodeWatcher):
     def names(self) -> list[NodeName]:
         return list(self._links)
 
-    # --- for the service: NodeWatcher ---------------------------------------------------
+    # --- for the service: NodeWatcher and TrafficWatcher ---------------------------------
 
     def admitted(self, effect: Admitted) -> None:
         link = self._links.get(effect.name)

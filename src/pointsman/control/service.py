@@ -11,10 +11,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol, assert_never
+from typing import Final, Protocol, assert_never
 
 from pointsman.control.counters import ServiceCounters
-from pointsman.control.watcher import NodeWatcher
+from pointsman.control.watcher import NodeWatcher, TrafficWatcher
 from pointsman.core.decision import Decision, Ruling, without_routing
 from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.events import (
@@ -58,10 +58,10 @@ log = logging.getLogger(__name__)
 _IN_WORDS = {Health.OPEN: "out of service (open)", Health.HALF_OPEN: "on trial (half_open)"}
 """In logs: who knows no circuit breakers takes an open engine for one that takes requests."""
 
-_CLIENT_GONE = EndCause.CLIENT_GONE  # Python 3.11 takes 0.1 us to look an enum's member up
+_CLIENT_GONE: Final = EndCause.CLIENT_GONE  # Python 3.11 takes 0.1 us to look an enum's member up
 
 
-_NO_FAULTS = frozenset({FailureKind.BUSY, FailureKind.RECALLED})
+_NO_FAULTS: Final = frozenset({FailureKind.BUSY, FailureKind.RECALLED})
 """Failed attempts that make no node suspicious."""
 
 
@@ -111,6 +111,7 @@ class SchedulerService:
         self._inbox: deque[Event] = deque()
         self._delivering = False
         self._watchers: list[NodeWatcher] = []
+        self._traffic_watchers: list[TrafficWatcher] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._tick_due_s = float("-inf")  # no deadline is before it: not started
@@ -141,7 +142,7 @@ class SchedulerService:
     def failed(self, request_id: RequestId, kind: FailureKind) -> None:
         entry = self._open.get(request_id)
         if entry is not None and entry.node_id is not None and kind not in _NO_FAULTS:
-            for watcher in self._watchers:
+            for watcher in self._traffic_watchers:
                 watcher.failed(entry.node_id)
         self.submit(Failed(request_id, kind))
 
@@ -186,8 +187,12 @@ class SchedulerService:
         return self.scheduler.explain(request, self.now_s())
 
     def watch(self, watcher: NodeWatcher) -> None:
-        """Tell `watcher` of incarnations that begin and end, and of life on them."""
+        """Tell `watcher` of incarnations that begin, change and end."""
         self._watchers.append(watcher)
+
+    def watch_traffic(self, watcher: TrafficWatcher) -> None:
+        """Tell `watcher` of requests that go to incarnations, and of life on them."""
+        self._traffic_watchers.append(watcher)
 
     def inflight_on(self, node_id: NodeId | None) -> int:
         """Requests placed on an incarnation; none on one that has ended, or not begun."""
@@ -279,7 +284,7 @@ class SchedulerService:
             return
         if isinstance(verdict, Placed):
             entry.node_id = verdict.node_id
-            for watcher in self._watchers:
+            for watcher in self._traffic_watchers:
                 watcher.placed(verdict.node_id)
         elif isinstance(verdict, Refused):
             del self._open[verdict.request_id]
@@ -292,7 +297,7 @@ class SchedulerService:
 
     def _alive(self, entry: _Open) -> None:
         if entry.node_id is not None:
-            for watcher in self._watchers:
+            for watcher in self._traffic_watchers:
                 watcher.alive(entry.node_id)
 
     def _turned(self, effect: Turned) -> None:

@@ -1,4 +1,6 @@
-"""What the service tells those that follow the nodes."""
+"""What the service tells those that follow the nodes, or what goes to them."""
+
+from typing import Protocol
 
 from pointsman.core.events import Admitted, Left, Turned, WarmUp
 from pointsman.core.ids import NodeId
@@ -22,11 +24,18 @@ class NodeWatcher:
     def left(self, effect: Left) -> None:
         """An incarnation has ended."""
 
+
+class TrafficWatcher(Protocol):
+    """Follows each request. Called as above."""
+
     def placed(self, node_id: NodeId) -> None:
         """A request goes there."""
+        ...
 
     def alive(self, node_id: NodeId) -> None:
         """An answer has begun to come from there."""
+        ...
 
     def failed(self, node_id: NodeId) -> None:
         """An attempt there ended before its answer began."""
+        ...

@@ -190,4 +190,4 @@ def _least_loaded(nodes: list[Node], count: int) -> list[Node]:
     return least
 
 
-_load_s = attrgetter("load_s")
+_load_s: Final = attrgetter("load_s")

@@ -8,6 +8,7 @@ at all until the others are as bad, and nothing is what no node recovers by.
 from collections import deque
 from collections.abc import Callable
 from statistics import median
+from typing import Final
 
 from pointsman.core.errors import FAILURE_WORDS, FailureKind
 from pointsman.core.health import SERVING, TRANSITIONS, Cause, Health, Step, Turn
@@ -23,12 +24,12 @@ from pointsman.core.ids import RequestId
 from pointsman.core.limits import PRIORITY_NORMAL, HealthRules
 from pointsman.core.warming import Warming
 
-_FAILURES_KEPT = 64
-_DOUBLINGS_MAX = 16  # far over any bound: 2^16 seconds
+_FAILURES_KEPT: Final = 64
+_DOUBLINGS_MAX: Final = 16  # far over any bound: 2^16 seconds
 
-_HALF_OPEN = Health.HALF_OPEN  # Python 3.11 takes 0.1 us to look an enum's member up
-_RELATIVE = frozenset({Cause.SLOW, Cause.OVERDUE, Cause.QUEUE})
-_ANSWERED_BY_PROBES = frozenset({Cause.PROBES, Cause.UNREACHABLE})
+_HALF_OPEN: Final = Health.HALF_OPEN  # Python 3.11 takes 0.1 us to look an enum's member up
+_RELATIVE: Final = frozenset({Cause.SLOW, Cause.OVERDUE, Cause.QUEUE})
+_ANSWERED_BY_PROBES: Final = frozenset({Cause.PROBES, Cause.UNREACHABLE})
 
 
 class Pacing:

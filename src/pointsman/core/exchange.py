@@ -7,11 +7,10 @@ node may be tried, and until when it will wait. It ends exactly once, with an `O
 not in it raises `IllegalTransition`, after which the exchange is settled for good.
 """
 
-from collections.abc import Mapping
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Final
 
+from pointsman.core.admission.retry_budget import may_go_on
 from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.ids import RequestId
 from pointsman.core.limits import RetryRules, Timeouts
@@ -51,39 +50,37 @@ _ANSWERED_WITH_ERROR: dict[Step | EndCause, State] = {
     EndCause.ENGINE_ERROR: State.SETTLED,
 }
 
-TRANSITIONS: Mapping[State, Mapping[Step | EndCause, State]] = MappingProxyType(
-    {
-        State.RECEIVED: {Step.HOLD: State.QUEUED, Step.PLACE: State.PLACED, **_ABANDONED},
-        # After a failed attempt the node's own answer may be what the client gets.
-        State.QUEUED: {
-            Step.HOLD: State.QUEUED,
-            Step.PLACE: State.PLACED,
-            **_ANSWERED_WITH_ERROR,
-            **_ABANDONED,
-        },
-        State.PLACED: {
-            Step.DIAL: State.DIALLED,
-            Step.FAIL: State.QUEUED,
-            Step.RECALL: State.QUEUED,
-            **_ABANDONED,
-        },
-        State.DIALLED: {
-            Step.START: State.STREAMING,
-            Step.REDIAL: State.PLACED,
-            Step.FAIL: State.QUEUED,
-            Step.RECALL: State.QUEUED,
-            **_ABANDONED,
-        },
-        State.STREAMING: {
-            EndCause.FINISHED: State.SETTLED,
-            EndCause.TRUNCATED: State.SETTLED,
-            EndCause.CLIENT_GONE: State.SETTLED,
-            EndCause.TIMEOUT: State.SETTLED,
-            **_ANSWERED_WITH_ERROR,
-        },
-        State.SETTLED: {},
-    }
-)
+TRANSITIONS: Final[dict[State, dict[Step | EndCause, State]]] = {
+    State.RECEIVED: {Step.HOLD: State.QUEUED, Step.PLACE: State.PLACED, **_ABANDONED},
+    # After a failed attempt the node's own answer may be what the client gets.
+    State.QUEUED: {
+        Step.HOLD: State.QUEUED,
+        Step.PLACE: State.PLACED,
+        **_ANSWERED_WITH_ERROR,
+        **_ABANDONED,
+    },
+    State.PLACED: {
+        Step.DIAL: State.DIALLED,
+        Step.FAIL: State.QUEUED,
+        Step.RECALL: State.QUEUED,
+        **_ABANDONED,
+    },
+    State.DIALLED: {
+        Step.START: State.STREAMING,
+        Step.REDIAL: State.PLACED,
+        Step.FAIL: State.QUEUED,
+        Step.RECALL: State.QUEUED,
+        **_ABANDONED,
+    },
+    State.STREAMING: {
+        EndCause.FINISHED: State.SETTLED,
+        EndCause.TRUNCATED: State.SETTLED,
+        EndCause.CLIENT_GONE: State.SETTLED,
+        EndCause.TIMEOUT: State.SETTLED,
+        **_ANSWERED_WITH_ERROR,
+    },
+    State.SETTLED: {},
+}
 
 
 # Python 3.11 takes 0.1 us to look an enum's member up and a tenth of that for a global.
@@ -219,7 +216,7 @@ class Exchange:
         """Whether the request may go to a (further) node."""
         if self.state is _STREAMING or self.state is _SETTLED:
             return False
-        return self._retries.allow(failed=self._failed_attempts, busy=self._busy_attempts)
+        return may_go_on(self._retries, failed=self._failed_attempts, busy=self._busy_attempts)
 
     @property
     def may_be_recalled(self) -> bool:
@@ -261,13 +258,11 @@ class Exchange:
         self._deadline_s = deadline_s if deadline_s < total_s else total_s
 
 
-_OVERDUE: Mapping[State, Reason] = MappingProxyType(
-    {
-        State.PLACED: Reason.NODE_UNREACHABLE,
-        State.DIALLED: Reason.FIRST_TOKEN_TIMEOUT,
-        State.STREAMING: Reason.IDLE_TIMEOUT,
-    }
-)
+_OVERDUE: Final[dict[State, Reason]] = {
+    State.PLACED: Reason.NODE_UNREACHABLE,
+    State.DIALLED: Reason.FIRST_TOKEN_TIMEOUT,
+    State.STREAMING: Reason.IDLE_TIMEOUT,
+}
 
 
 def _between(start_s: float | None, end_s: float | None) -> float | None:

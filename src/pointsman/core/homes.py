@@ -6,8 +6,7 @@ any node may say so.
 """
 
 from collections import OrderedDict
-
-import msgspec
+from typing import NamedTuple
 
 from pointsman.core.cluster import Cluster
 from pointsman.core.ids import ModelName, NodeId, NodeName
@@ -16,7 +15,7 @@ from pointsman.core.recent import keep
 from pointsman.core.request import Request
 
 
-class Keeper(msgspec.Struct, frozen=True, gc=False):
+class Keeper(NamedTuple):
     """The node that keeps a response; its model, and who asked for it (`Request.client`)."""
 
     node_id: NodeId
@@ -26,7 +25,7 @@ class Keeper(msgspec.Struct, frozen=True, gc=False):
     client: str
 
 
-class _Home(msgspec.Struct, frozen=True, gc=False):
+class _Home(NamedTuple):
     node_id: NodeId
     model: ModelName
     client: str

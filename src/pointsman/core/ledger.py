@@ -9,6 +9,8 @@ A node whose capacity is unknown has room for everything. So has a node without 
 estimate above its whole capacity must not be refused for ever, so a lease is cut to it.
 """
 
+from typing import Final
+
 from pointsman.core.ids import NodeId, RequestId
 from pointsman.core.pins import Pins
 from pointsman.core.placement import NO_SEGMENTS, Footprint, Segments
@@ -170,4 +172,4 @@ class Account:
         return self.leased / self.capacity if self.capacity else 0.0
 
 
-_UNKNOWN = Account()
+_UNKNOWN: Final = Account()

@@ -290,11 +290,6 @@ class RetryRules(msgspec.Struct, frozen=True, kw_only=True):
     budget_ratio: float = RETRY_BUDGET_RATIO
     budget_min: int = RETRY_BUDGET_MIN
 
-    def allow(self, *, failed: int, busy: int) -> bool:
-        """Whether a request may go to a further node that has failed on so many, and found so
-        many others busy."""
-        return failed < self.attempts_max and busy < self.busy_attempts_max
-
 
 class GuardRules(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of requests that come back sooner than told while there is no room.

@@ -25,7 +25,7 @@ from pointsman.core.placement import Work
 from pointsman.core.scheme import Scheme, Unit
 from pointsman.core.self_check import HitCheck
 
-BLOCK_TOKENS_DEFAULT = 16
+BLOCK_TOKENS_DEFAULT: Final = 16
 """vLLM's block size on GPUs, until the engine says its own."""
 
 _REQUEST_LOAD_S: Final = 0.05
@@ -43,10 +43,10 @@ _HIT_TRUST_MIN: Final = 0.1
 _HIT_MEMORY: Final = 0.9
 
 
-CONTEXT_TOKENS_UNKNOWN = 1 << 60
+CONTEXT_TOKENS_UNKNOWN: Final = 1 << 60
 """As good as without a bound: what an engine does not say keeps no prompt from it."""
 
-RUNNING_MAX_UNKNOWN = 1 << 60
+RUNNING_MAX_UNKNOWN: Final = 1 << 60
 """As good as without a bound: most engines do not say how many requests they run at once."""
 
 

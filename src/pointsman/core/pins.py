@@ -69,9 +69,9 @@ class Pins:
 
     def pin(self, of: Segments) -> int:
         """One more request holds these. Returns the blocks that nobody held before."""
-        held, new, before = self._held, 0, 0
-        for mark, end in zip(of.marks, of.ends, strict=True):
-            pin = held.get(mark)
+        held, ends, new, before = self._held, of.ends, 0, 0
+        for at, mark in enumerate(of.marks):
+            pin, end = held.get(mark), ends[at]
             if pin is None:
                 held[mark] = _Pin(end - before)
                 new += end - before

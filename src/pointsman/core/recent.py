@@ -26,8 +26,12 @@ class RecentMean:
 
 def mean_of(means: OrderedDict[_K, RecentMean], key: _K, count_max: int) -> RecentMean:
     """The mean of `key`, made if need be, as the one used last."""
-    mean = means.get(key) or RecentMean()
-    keep(means, key, mean, count_max)
+    mean = means.get(key)
+    if mean is None:
+        mean = RecentMean()
+        keep(means, key, mean, count_max)
+    else:
+        means.move_to_end(key)
     return mean
 
 

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, get_args
 
 from pointsman.core import records
+from pointsman.core.admission.retry_budget import may_go_on
 from pointsman.core.decision import Decision, Prospect
 from pointsman.core.errors import ANSWERS, FAILURE_REASONS, FailureKind, Reason
 from pointsman.core.events import (
@@ -197,8 +198,8 @@ class Scheduler(SchedulerState):
         route = self._route(attempt, self._router.demand(attempt.request), now_s, again=True)
         refusal = Refusal(reason, ANSWERS[reason].message)
         busy, failed = attempt.busy, len(attempt.tried) - attempt.busy
-        may_go_on = self._retries.rules.allow(failed=failed, busy=busy)
-        if not may_go_on or not isinstance(route.answer, Choice):
+        goes_on = may_go_on(self._retries.rules, failed=failed, busy=busy)
+        if not goes_on or not isinstance(route.answer, Choice):
             return self._refuse(attempt, route.answered(refusal), now_s)
         if not self._retries.take():
             spent = Refusal(reason, f"{refusal.detail} The retry budget is spent.")

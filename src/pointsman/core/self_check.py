@@ -12,16 +12,17 @@ Answers with nothing expected and nothing reported say nothing and are not count
 """
 
 from enum import StrEnum
+from typing import Final
 
-SAMPLES_MIN = 32
+SAMPLES_MIN: Final = 32
 """Answers before a doubt: a burst of siblings, each counted on the first one's prefill, is no
 proof, and a tenth of that many are in flight at once."""
 
-MEMORY = 1 / 32  # of the shares, in answers
-APART_MIN = 0.7
+MEMORY: Final = 1 / 32  # of the shares, in answers
+APART_MIN: Final = 0.7
 """Share of answers that part in one direction, from which on the index is doubted."""
 
-_TEXT_TOLERANCE = 0.25
+_TEXT_TOLERANCE: Final = 0.25
 
 
 class Doubt(StrEnum):

@@ -216,12 +216,13 @@ class Arrival:
             request_id,
             len(self.body),
             priority_lines=self._priority_lines,
-            authorizes=self._shared.options.forwards_authorization,
+            authorizes=self._shared.forwards_authorization,
         )
 
     def forget_body(self) -> None:
-        self._client.hold_bytes(-len(self.body))
-        self.body = b""
+        if self.body:
+            self._client.hold_bytes(-len(self.body))
+            self.body = b""
 
     def leave(self, outcome: Outcome) -> None:
         """The request is over, whichever way. A second call changes nothing."""

@@ -10,11 +10,11 @@ from pointsman.gateway.relay import is_event_stream
 from pointsman.gateway.upstream import NodePool, UpstreamConnection
 from pointsman.wire.sse import SseScanner
 
-_ERROR_EVENTS = (b'data: {"error":', b'data: {"object":"error"')
-_TOO_LONG = (b"maximum context length", b"maximum model length", b"context_length_exceeded")
+_ERROR_EVENTS: Final = (b'data: {"error":', b'data: {"object":"error"')
+_TOO_LONG: Final = (b"maximum context length", b"maximum model length", b"context_length_exceeded")
 _FINISHED: Final = EndCause.FINISHED  # Python 3.11 takes 0.1 us to look an enum's member up
 _UNAUTHORIZED: Final = 401  # and one of `HTTPStatus` a microsecond
-_BUSY_WORDS = (b"busy", b"queue", b"overload", b"capacity", b"saturated")
+_BUSY_WORDS: Final = (b"busy", b"queue", b"overload", b"capacity", b"saturated")
 
 
 def engine_head(
@@ -65,8 +65,8 @@ def is_stillborn(upstream: UpstreamConnection) -> bool:
     return (
         bool(upstream.pieces)
         and upstream.status == 200
-        and upstream.pieces[0].startswith(_ERROR_EVENTS)
         and is_event_stream(upstream.content_type)
+        and upstream.pieces[0].startswith(_ERROR_EVENTS)
     )
 
 

@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 # Python 3.11 takes 0.1 us to look an enum's member up and a tenth of that for a global.
 _SETTLED: Final = State.SETTLED
+_NEVER_S: Final = float("inf")
 
 
 class Handler:
@@ -72,7 +73,7 @@ class Handler:
         self._arrival = Arrival(shared, client, head, endpoint, key)
         self._answer = Answer(shared, client.transport, head, request_id, key)
         self._quiet_since_s = now_s
-        self._comment_every_s = shared.options.sse_comment_s or float("inf")
+        self._comment_every_s = shared.options.sse_comment_s or _NEVER_S
         shared.live[request_id] = self
 
     def start(self, body: bytes) -> None:

@@ -225,7 +225,7 @@ _CORS_PREFIX: Final = b"access-control-"
 STREAM_LINES: Final = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
 """Keeps nginx and CDNs from collecting events into one lump."""
 
-_STATUS_LINES: dict[int, bytes] = {
+_STATUS_LINES: Final[dict[int, bytes]] = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
 

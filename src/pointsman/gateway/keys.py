@@ -8,22 +8,14 @@ import hashlib
 import hmac
 from collections.abc import Iterable
 from math import ceil
+from typing import Final
 
-import msgspec
-
-from pointsman.core.admission.key_rules import KeyRules, QuotaState, Standing
+from pointsman.core.admission.key_rules import KeyRules, KeyState, Standing
 from pointsman.core.admission.quota import Quota
 from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.options import ApiKey, key_digest
 
-_NOBODY = bytes(hashlib.sha256().digest_size)
-
-
-class KeyState(msgspec.Struct, frozen=True):
-    """A named key as operators see it: never the key, nor its digest."""
-
-    name: str
-    quota: QuotaState
+_NOBODY: Final = bytes(hashlib.sha256().digest_size)
 
 
 class Key:
@@ -86,8 +78,8 @@ class KeyRing:
 
     def states(self, now_s: float) -> tuple[KeyState, ...]:
         """The named keys with what they have used."""
-        named = (key for key in self._keys.values() if key.rules.name)
-        return tuple(KeyState(key.rules.name, key.quota.state(now_s)) for key in named)
+        named = [key for key in self._keys.values() if key.rules.name]
+        return tuple([KeyState(key.rules.name, key.quota.state(now_s)) for key in named])
 
 
 def _sent(head: RequestHead) -> bytes:

@@ -1,7 +1,9 @@
 """The closed table of routes: what is handed to an engine, and what is answered here."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
@@ -25,18 +27,18 @@ class LocalRoute(StrEnum):
     PREFLIGHT = "preflight"
 
 
-_LOCAL: dict[str, LocalRoute] = {
+_LOCAL: Final[Mapping[str, LocalRoute]] = {
     "/v1/models": LocalRoute.MODELS,
     "/models": LocalRoute.MODELS,
     "/health": LocalRoute.HEALTH,
     "/ready": LocalRoute.READY,
 }
-_MODEL_PREFIX = "/v1/models/"
-_READ = b"GET, HEAD, OPTIONS"
-_POST = b"POST, OPTIONS"
+_MODEL_PREFIX: Final = "/v1/models/"
+_READ: Final = b"GET, HEAD, OPTIONS"
+_POST: Final = b"POST, OPTIONS"
 
 
-class NoRoute(msgspec.Struct, frozen=True):
+class NoRoute(NamedTuple):
     """Nothing there, or not with this method; `allow` names those that work."""
 
     reason: Reason

@@ -7,9 +7,7 @@ than placing it.
 """
 
 from collections.abc import Callable, Collection
-from typing import Final
-
-import msgspec
+from typing import Final, NamedTuple
 
 from pointsman.core.blocks import Prompt
 from pointsman.core.ids import BlockHash
@@ -27,7 +25,7 @@ REPLAYABLE: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
 """Routes whose bodies have a `max_tokens` of 1."""
 
 
-class Sample(msgspec.Struct, frozen=True):
+class Sample(NamedTuple):
     """A request to be replayed."""
 
     target: bytes

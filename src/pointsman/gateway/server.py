@@ -7,12 +7,12 @@ from contextlib import suppress
 
 import msgspec
 
+from pointsman.core.admission.key_rules import KeyState
 from pointsman.core.errors import Reason
 from pointsman.core.events import WarmUp
 from pointsman.core.ids import NodeId
 from pointsman.engines.adapters import EngineKeys
 from pointsman.gateway.connection import ClientConnection
-from pointsman.gateway.keys import KeyState
 from pointsman.gateway.observer import GatewayObserver, ReplayResult
 from pointsman.gateway.options import GatewayOptions
 from pointsman.gateway.replays import Computed, Replays

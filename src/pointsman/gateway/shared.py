@@ -112,6 +112,7 @@ class Shared:
         self.options = options
         self.samples.apply(options.warm_up_prefixes, options.warm_up_bytes_max)
         self.cors = Cors(options.cors_origins)
+        self.forwards_authorization = options.forwards_authorization
         self.keys.hold(options.keys, self.now_s())
         self.pools.idle_s, self.pools.idle_max = options.idle_s, options.idle_max
         self.lookout.look_s = options.look_s

@@ -1,12 +1,12 @@
 """The last decisions, to be asked why."""
 
 from collections import deque
-from itertools import islice
+from typing import Final
 
 from pointsman.core.decision import Decision
 from pointsman.core.ids import RequestId
 
-DECISIONS_MAX = 4_096
+DECISIONS_MAX: Final = 4_096
 """Decisions remembered unless configured: minutes of a busy gateway, about 8 MB."""
 
 
@@ -33,9 +33,10 @@ class DecisionRing:
         self, limit: int, *, model: str | None = None, node: str | None = None
     ) -> list[Decision]:
         """Newest first; of one model or node if given."""
-        wanted = (
-            decision
-            for decision in reversed(self._decisions)
-            if model in (None, decision.model) and node in (None, decision.node)
-        )
-        return list(islice(wanted, limit))
+        found: list[Decision] = []
+        for decision in reversed(self._decisions):
+            if len(found) >= limit:
+                break
+            if model in (None, decision.model) and node in (None, decision.node):
+                found.append(decision)
+        return found

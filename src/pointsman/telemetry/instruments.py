@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -19,7 +19,7 @@ CHILDREN_MAX = 10_000
 """Label combinations of one metric. Beyond it every new one is counted as `other`: a series
 costs memory here and far more of it in the database that scrapes us."""
 
-OTHER = "other"
+OTHER: Final = "other"
 
 
 class CounterChild:

@@ -1,14 +1,16 @@
 """What an answer says about itself: the tokens that it took, and its name."""
 
+from typing import Final
+
 import msgspec
 
 from pointsman.wire.usage import Reply, Said, Usage, UsageFields, decode_counted, decode_reply
 
-TOKENS_MAX = 1 << 27
+TOKENS_MAX: Final = 1 << 27
 """No request has as many tokens: ten times the longest context. A count beyond is the engine's
 mistake, which would spoil every mean and sum that it enters, and be a key's debt for months."""
 
-RESPONSE_ID_MAX = 128
+RESPONSE_ID_MAX: Final = 128
 """Characters of a response's id: they are 40 or so, and are remembered."""
 
 

@@ -13,6 +13,7 @@ one text part) are one. Marks are bytes that UTF-8 never contains: no text can i
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 from msgspec import Raw
@@ -32,17 +33,17 @@ PIECES_MAX = 32_768
 them is taken as JSON, at once: a prefix is still a prefix, and millions of tiny parts do not
 hold up the loop for seconds."""
 
-_MESSAGE = b"\xff"
-_CONTENT = b"\xfe"
-_NAME = b"\xfd"
-_CALL = b"\xfc"
-_ANSWERED = b"\xfb"
-_OPAQUE = b"\xfa"
-_FRONT = b"\xf8"
-_QUOTE = ord('"')
+_MESSAGE: Final = b"\xff"
+_CONTENT: Final = b"\xfe"
+_NAME: Final = b"\xfd"
+_CALL: Final = b"\xfc"
+_ANSWERED: Final = b"\xfb"
+_OPAQUE: Final = b"\xfa"
+_FRONT: Final = b"\xf8"
+_QUOTE: Final = ord('"')
 
-_NOTHING = frozenset({b"", b"null", b"[]"})
-_TEXT_PARTS = frozenset({"text", "input_text", "output_text", None})
+_NOTHING: Final = frozenset({b"", b"null", b"[]"})
+_TEXT_PARTS: Final = frozenset({"text", "input_text", "output_text", None})
 
 
 def conversation(front: Iterable[Raw], system: Content, messages: Sequence[Message]) -> bytes:
@@ -178,5 +179,5 @@ def _digest(data: Raw | bytes) -> bytes:
 
 
 # Clients move Anthropic's cache_control from turn to turn; it is no part of the prompt.
-_MARKER = rb'"cache_control"\s*:\s*(?:\{[^{}]*\}|null)'
-_CACHE_CONTROL = re.compile(rb",\s*" + _MARKER + rb"|" + _MARKER + rb"\s*,\s*")
+_MARKER: Final = rb'"cache_control"\s*:\s*(?:\{[^{}]*\}|null)'
+_CACHE_CONTROL: Final = re.compile(rb",\s*" + _MARKER + rb"|" + _MARKER + rb"\s*,\s*")

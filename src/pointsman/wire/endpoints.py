@@ -1,6 +1,7 @@
 """Which path is which kind of request, for every inference route of the engines we front."""
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -42,7 +43,7 @@ def endpoint_of(path: str) -> Endpoint | None:
 
 
 # TOKENIZE takes what is rendered or counted without generating; EMBEDDINGS all pooling.
-_PATHS: dict[Endpoint, str] = {
+_PATHS: Final[Mapping[Endpoint, str]] = {
     Endpoint.CHAT: "/v1/chat/completions /chat/completions",
     Endpoint.COMPLETIONS: "/v1/completions /completions /completion /infill",
     Endpoint.RESPONSES: "/v1/responses /responses",
@@ -63,7 +64,7 @@ _PATHS: dict[Endpoint, str] = {
     Endpoint.OTHER: "/v1/images/generations /v1/images/edits /inference/v1/abort_requests",
 }
 
-_ENDPOINTS: dict[str, Endpoint] = {
+_ENDPOINTS: Final[dict[str, Endpoint]] = {
     path: endpoint for endpoint, paths in _PATHS.items() for path in paths.split()
 }
 

@@ -7,7 +7,7 @@ import re
 from array import array
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -261,7 +261,7 @@ def _bad_field(error: str) -> BadRequest:
     return BadRequest(message, param or None, "invalid_value")
 
 
-_READERS: Mapping[Endpoint, Callable[[bytes], RoutingFields]] = MappingProxyType(
+_READERS: Final[Mapping[Endpoint, Callable[[bytes], RoutingFields]]] = MappingProxyType(
     {
         Endpoint.CHAT: _read_chat,
         Endpoint.COMPLETIONS: _read_completions,

@@ -15,10 +15,12 @@ PRIORITY_HEADER: Final = "x-pointsman-priority"
 
 ENGINES_HEADER: Final = "x-vllm-priority"
 
-_NAMED: Mapping[str, int] = MappingProxyType(
+_NAMED: Final[Mapping[str, int]] = MappingProxyType(
     {"high": PRIORITY_HIGH, "normal": PRIORITY_NORMAL, "low": PRIORITY_LOW}
 )
-_TIERS: Mapping[str, int] = MappingProxyType({"priority": PRIORITY_HIGH, "flex": PRIORITY_LOW})
+_TIERS: Final[Mapping[str, int]] = MappingProxyType(
+    {"priority": PRIORITY_HIGH, "flex": PRIORITY_LOW}
+)
 _INT64_MAX: Final = (1 << 63) - 1
 """What is larger breaks vLLM's own messages."""
 
@@ -47,7 +49,7 @@ def body_priority(priority: int | None, service_tier: str | None) -> int:
     """Of a body: vLLM's field goes before OpenAI's."""
     if priority is not None:
         return clamped(-priority)
-    return _TIERS.get(service_tier or "", PRIORITY_NORMAL)
+    return _TIERS.get(service_tier, PRIORITY_NORMAL) if service_tier else PRIORITY_NORMAL
 
 
 def clamped(priority: int) -> int:

@@ -54,3 +54,10 @@ class QuotaState(msgspec.Struct, frozen=True):
     concurrency_max: int | None
     requests: Standing | None
     tokens: Standing | None
+
+
+class KeyState(msgspec.Struct, frozen=True):
+    """A named key as operators see it: never the key, nor its digest."""
+
+    name: str
+    quota: QuotaState

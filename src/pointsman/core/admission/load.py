@@ -24,7 +24,7 @@ from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_LOW, PRIORITY_NORMAL
 from pointsman.core.node import Node
 from pointsman.core.request import Request
 
-PARTS_MAX = 1_024
+PARTS_MAX: Final = 1_024
 """The most combinations of model, pool, zone and labels that have totals of their own. Clients name
 them, so there could be any number. What is beyond goes by its model alone."""
 

@@ -11,11 +11,11 @@ from typing import Final
 from pointsman.core.faded import left, memory_s
 from pointsman.core.limits import RETRY_AFTER_MAX_S
 
-PRESSURE_S_MAX = 10.0
+PRESSURE_S_MAX: Final = 10.0
 """The most that pressure adds, in seconds. Who waits longer leaves room unused when the trouble is
 over."""
 
-JITTER = 0.5
+JITTER: Final = 0.5
 """The most that chance adds, as a share. Chance never shortens a wait: who comes early is turned
 away."""
 

@@ -5,9 +5,11 @@ So retries stay below that share of the traffic however many nodes fail. A quiet
 `budget_min` to start with.
 """
 
+from typing import Final
+
 from pointsman.core.limits import RetryRules
 
-_SAVED_MAX = 10
+_SAVED_MAX: Final = 10
 """What a long calm may save up, as a multiple of `budget_min`."""
 
 
@@ -43,3 +45,9 @@ class RetryBudget:
 
     def __repr__(self) -> str:
         return f"<RetryBudget {self._tokens:.1f} tokens>"
+
+
+def may_go_on(rules: RetryRules, *, failed: int, busy: int) -> bool:
+    """Whether a request may go to a further node that has failed on so many, and found so many
+    others busy."""
+    return failed < rules.attempts_max and busy < rules.busy_attempts_max

@@ -24,7 +24,7 @@ _MODELS_MAX: Final = 1_024
 _SAMPLES_MIN: Final = 8
 _WINDOW_S: Final = 5.0
 
-URGENCIES = 3
+URGENCIES: Final = 3
 
 
 def urgency(priority: int) -> int:

@@ -7,10 +7,10 @@ from typing import Final
 from pointsman.core.ids import ModelName
 from pointsman.core.recent import RecentMean, keep, mean_of
 
-OUTPUT_TOKENS_PRIOR = 256.0
+OUTPUT_TOKENS_PRIOR: Final = 256.0
 """Between a chat's mean (200 to 400 in public traces) and a code completion's (28, Azure)."""
 
-BYTES_PER_TOKEN_PRIOR = 4.0
+BYTES_PER_TOKEN_PRIOR: Final = 4.0
 """English text under a vocabulary of 100,000 or more."""
 
 _TENANTS_MAX: Final = 16_384  # (model, tenant) pairs; the least recently used is forgotten first

@@ -7,7 +7,7 @@ from typing import Final
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.row import Row
 
-NO_ROOM = "room: no candidate has any"
+NO_ROOM: Final = "room: no candidate has any"
 
 TIE_BAND_RATIO: Final = 0.05
 TIE_BAND_S: Final = 0.002
