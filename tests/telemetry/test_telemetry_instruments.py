@@ -39,12 +39,11 @@ def test_series_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert registry.get_sample_value("x_total", {"a": "other"}) == 2
 
 
-def test_what_is_forgotten_has_no_series() -> None:
+def test_what_is_not_kept_has_no_series() -> None:
     registry = CollectorRegistry()
     counter = Counter(registry, "x", "Help.", ("node", "result"))
     for node, result in (("a", "good"), ("a", "bad"), ("b", "good")):
         counter.labels(node, result).add()
-    counter.forget("a")
-    counter.forget("never there")
+    counter.keep("node", ["b", "never there"])
     [metric] = counter.collect()
     assert [sample.labels["node"] for sample in metric.samples] == ["b"]

@@ -4,7 +4,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from pointsman.core.errors import EndCause, Reason
-from pointsman.core.ids import ModelName
+from pointsman.core.ids import ModelName, NodeName
+from pointsman.telemetry import instruments
 from pointsman.telemetry import metrics as metrics_module
 from pointsman.telemetry.metrics import RequestMetrics
 from tests.telemetry.records import STREAMED, refused
@@ -74,10 +75,30 @@ def test_a_model_loaded_later_gets_its_own_label() -> None:
     lora = STREAMED.but(model=ModelName("lora"))
     metrics.requests.exchange_ended(lora)
     metrics.served.add(ModelName("lora"))
-    metrics.requests.forget_labels()
+    metrics.requests.refresh_labels(["n1"])
     metrics.requests.exchange_ended(lora)
     assert metrics.value("prompt_tokens_total", model="other") == 100
     assert metrics.value("prompt_tokens_total", model="lora") == 100
+
+
+def test_nodes_that_are_gone_have_no_series_and_take_nobodys_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cluster's nodes have other names after each roll-out."""
+    monkeypatch.setattr(instruments, "CHILDREN_MAX", 3)
+    metrics = Metrics()
+    metrics.requests.exchange_ended(refused(Reason.QUEUE_FULL, 429))
+    for number in range(9):
+        name = NodeName(f"n{number}")
+        metrics.requests.exchange_ended(STREAMED.but(node=name))
+        metrics.requests.refresh_labels([name])
+    seen = {
+        sample.labels["node"]
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if "node" in sample.labels
+    }
+    assert seen == {"n8", "none"}
 
 
 def test_unreported_hits_are_unknown_not_zero() -> None:

@@ -251,7 +251,7 @@ class Process:
             decisions=self.decisions,
             registry=self.registry,
             would_ask=partial(would_ask, tokenizer=tokenizer, models=self.service.scheduler.models),
-            before_scrape=self._metrics.forget_labels,
+            before_scrape=lambda: self._metrics.refresh_labels(self.fleet.names),
             gateway_state=gateway.state,
             key_states=gateway.key_states,
             configuration=self.reloader,

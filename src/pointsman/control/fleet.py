@@ -344,7 +344,7 @@ class Fleet(NodeWatcher):
         retiring = self._retiring.pop(name, None)
         if retiring is not None and retiring is not asyncio.current_task():
             retiring.cancel()
-        self._metrics.forget(name)
+        self._metrics.keep(self._links)
         task = self._tasks.pop(name, None)
         if task is not None:
             task.cancel()

@@ -1,5 +1,7 @@
 """What the collectors count about each node: probes, scrapes, cache events."""
 
+from collections.abc import Container
+
 from prometheus_client.registry import CollectorRegistry
 
 from pointsman.core.ids import NodeName
@@ -31,7 +33,7 @@ class NodeTally:
 
 
 class CollectorMetrics:
-    """The families; `node` gives one node's series and `forget` drops them."""
+    """The families; `node` gives one node's series, `keep` drops those of others."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._families: list[Counter] = []
@@ -70,7 +72,7 @@ class CollectorMetrics:
     def node(self, name: NodeName) -> NodeTally:
         return NodeTally(self, name)
 
-    def forget(self, name: NodeName) -> None:
-        """The node is gone: so are its series."""
+    def keep(self, names: Container[str]) -> None:
+        """Drop the series of all other nodes: they are gone."""
         for family in self._families:
-            family.forget(name)
+            family.keep("node", names)

@@ -6,7 +6,7 @@ scraped. Resolve children once and keep them.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Final, Generic, TypeVar
@@ -72,10 +72,12 @@ class _Family(Generic[C]):
             child = self._children.setdefault(key, self._new_child())
         return child
 
-    def forget(self, first: str) -> None:
-        """Drop the series whose first label has this value: of a node that is gone."""
-        for values in [values for values in self._children if values[0] == first]:
-            del self._children[values]
+    def keep(self, label: str, values: Container[str]) -> None:
+        """Drop the series whose `label` has none of these values: of nodes that are gone. What
+        is counted as `other` stays."""
+        at = self._labels.index(label)
+        for key in [k for k in self._children if k[at] != OTHER and k[at] not in values]:
+            del self._children[key]
 
 
 class Counter(_Family[CounterChild]):

@@ -6,7 +6,7 @@ Tenants are never labels. What a request changes is resolved once for its combin
 labels, so that the whole of it costs a few microseconds.
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from enum import StrEnum
 
 from prometheus_client.registry import CollectorRegistry
@@ -32,6 +32,9 @@ DECISION_BOUNDS_S = (
 )
 COMBINATIONS_MAX = 20_000
 """Resolved label combinations kept; then the cache starts anew."""
+
+NO_NODE = "none"
+"""The node of requests that were placed on none."""
 
 
 class RequestMetrics:
@@ -83,10 +86,12 @@ class RequestMetrics:
         outcome = "met" if met else "missed"
         self._families.slo.labels(self._label(model), outcome).add()
 
-    def forget_labels(self) -> None:
-        """Resolve labels anew, after the served models have changed."""
+    def refresh_labels(self, nodes: Iterable[str]) -> None:
+        """Resolve labels anew: other models may be served. These are the nodes there are; the
+        series of others end, so that names which never come back do not take up all room."""
         self._ends.clear()
         self._flows.clear()
+        self._families.keep_nodes({*nodes, NO_NODE})
 
     def _resolve_end(self, record: ExchangeRecord) -> "_Ended":
         if len(self._ends) >= COMBINATIONS_MAX:
@@ -100,7 +105,7 @@ class RequestMetrics:
     def _resolve_flow(self, record: ExchangeRecord) -> "_Flow":
         if len(self._flows) >= COMBINATIONS_MAX:
             self._flows.clear()
-        return _Flow(self._families, self._label(record.model), record.node or "none")
+        return _Flow(self._families, self._label(record.model), record.node or NO_NODE)
 
     def _label(self, model: ModelName) -> str:
         return model if model in self._served() else OTHER
@@ -149,6 +154,10 @@ class _Families:
             "model",
             "node",
         )
+
+    def keep_nodes(self, names: Container[str]) -> None:
+        for family in (self.predicted, self.reported, self.unreported):
+            family.keep("node", names)
 
 
 class _Ended:
