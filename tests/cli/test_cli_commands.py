@@ -106,6 +106,8 @@ def test_init_overwrites_only_when_told(tmp_path: Path) -> None:
         (("-c", "/nowhere/p.yaml"), "no such file"),
         (("--engine", "http://a:1", "--policy", "fastest"), "fastest"),
         (("--engine", "http://a:1", "--engine", "http://a:1/"), "is engines[0] already"),
+        (("--engine", "http://localhost:8080"), "is listen.port of this gateway itself"),
+        (("--engine", "http://127.0.0.1:9", "--admin-port", "9"), "is admin.port of this gateway"),
     ],
 )
 def test_serve_refuses_what_cannot_work(arguments: tuple[str, ...], message: str) -> None:

@@ -217,6 +217,8 @@ async def test_nodes_come_and_go(client: Client, cluster: Cluster) -> None:
         ({"name": "n2", "url": "http://a:1", "api_key": "a b"}, "api_key: it holds what no header"),
         ({"name": "bad name", "url": "http://a:1"}, "name"),
         ({"name": "n2"}, "missing required field `url`"),
+        ({"name": "n2", "url": "http://a:1", "models": [""]}, "length >= 1 - at `$.models[0]`"),
+        ({"name": "n2", "url": "http://" + "a" * 5_000 + "/v1"}, "has a path"),
         ({"name": "n2", "url": "http://a:1", "concurency_max": 1}, "concurency_max"),
     ],
 )

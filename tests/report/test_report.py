@@ -103,6 +103,14 @@ def test_numbers_by_hand() -> None:
     ]
 
 
+def test_words_of_others_move_no_cursor() -> None:
+    target = StringIO()
+    console = Console(file=target, width=200)
+    print_run(console, run("\x1b[2J[red]one", records=(failure(0, "\x1b]0;title\x07 cut"),)))
+    assert "\x1b" not in target.getvalue()
+    assert "[red]one" in target.getvalue()
+
+
 def test_a_long_prompt_may_take_longer_and_slow_tokens_are_not_good() -> None:
     long = msgspec.structs.replace(ok(0, ttft_s=3.9), input_tokens=4_000)
     slow = msgspec.structs.replace(ok(1, ttft_s=0.1), tpot_s=0.11)

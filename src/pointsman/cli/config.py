@@ -163,7 +163,7 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="What headers, metrics and logs call it. Default: engine-1, engine-2 …"),
     ] = None
     models: Annotated[
-        tuple[str, ...],
+        tuple[Annotated[str, Meta(min_length=1, max_length=MODEL_CHARS_MAX)], ...],
         Meta(description="Models to send it. Default: whatever its /v1/models lists."),
     ] = ()
     pool: Annotated[

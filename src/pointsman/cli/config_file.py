@@ -3,12 +3,15 @@
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pointsman.cli.config import Config, Engine, Key
 from pointsman.cli.control_address import UnusableControl, control_address, read_secret
 from pointsman.cli.tokenizers import model_problems
 from pointsman.cli.yaml_reader import Document, Problem, Rejected, read, read_text
-from pointsman.engines.adapters.address import server_of
+from pointsman.engines.adapters.address import PORT_DEFAULT, server_of
+
+_ANY = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 
 COMMENTS_S_MIN = 0.25
 """How exactly the gateway waits."""
@@ -73,6 +76,28 @@ def _contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str
         yield ("admission", "yellow_share"), text
     if problem := agents_problem(config):
         yield ("agents", "listen"), problem
+    yield from own_addresses(config)
+
+
+def own_addresses(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Where an engine is this gateway itself, to which its requests would come back again and
+    again, and the sentence for it."""
+    listen, admin = config.listen, config.admin
+    doors = (("listen", listen.host, listen.port), ("admin", admin.host, admin.port))
+    for index, engine in enumerate(config.engines):
+        parts = urlsplit(engine.url)
+        for section, host, port in doors:
+            if (parts.port or PORT_DEFAULT) == port and _reaches(parts.hostname, host):
+                text = (
+                    f"engines[{index}].url: {engine.url} is {section}.port of this gateway itself"
+                )
+                yield ("engines", index, "url"), text
+
+
+def _reaches(host: str | None, listening: str) -> bool:
+    """Whether a server that listens on `listening` is met at `host`, as far as names tell."""
+    own = is_loopback(listening) or listening in _ANY
+    return host == listening or (own and is_loopback(host or ""))
 
 
 def duplicates(engines: Sequence[Engine]) -> Iterator[tuple[tuple[str | int, ...], str]]:

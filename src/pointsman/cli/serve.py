@@ -152,6 +152,8 @@ def _contradictions(config: Config) -> Iterator[str]:
         yield f"{problem}, or --open"
     for _, problem in config_file.duplicates(config.engines):
         yield problem
+    for _, problem in config_file.own_addresses(config):
+        yield problem
     for _, problem in model_problems(config.models, opens=False):
         yield problem
 

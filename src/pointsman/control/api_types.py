@@ -103,7 +103,7 @@ class NewNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     name: Annotated[NodeName, Meta(pattern=NAME_PATTERN)]
     url: str
-    models: tuple[Annotated[ModelName, Meta(max_length=MODEL_CHARS_MAX)], ...] = ()
+    models: tuple[Annotated[ModelName, Meta(min_length=1, max_length=MODEL_CHARS_MAX)], ...] = ()
     pool: str = "default"
     zone: str = ""
     labels: dict[str, str] = {}

@@ -28,14 +28,14 @@ _STYLES = {1: "green", -1: "red", 0: "dim"}
 def print_run(console: Console, run: Run) -> None:
     """One run: totals, latencies, nodes, errors; or that there is nothing to count yet."""
     summary = run.summary()
-    say(console, f"[bold]{escape(run.label)}[/bold]  {escape(run.target)}  {escape(run.model)}")
+    say(console, f"[bold]{plain(run.label)}[/bold]  {plain(run.target)}  {plain(run.model)}")
     if run.interrupted and not summary.ok + summary.errors:
         say(console, _nothing_to_count(run))
         return
     for line in _totals(run, summary):
         say(console, line)
     for note in run.workload.notes:
-        say(console, f"[dim]{escape(note)}[/dim]")
+        say(console, f"[dim]{plain(note)}[/dim]")
     console.print(_latencies(summary))
     if summary.nodes:
         console.print(_nodes(summary))
@@ -45,10 +45,10 @@ def print_run(console: Console, run: Run) -> None:
 
 def print_comparison(console: Console, runs: Sequence[Run]) -> None:
     """Each run's numbers and, from the second on, their ratio to the first run's."""
-    table = Table(title=f"compared with {escape(runs[0].label)}", title_justify="left")
+    table = Table(title=f"compared with {plain(runs[0].label)}", title_justify="left")
     table.add_column("")
     for place, run in enumerate(runs):
-        table.add_column(escape(run.label), justify="right")
+        table.add_column(plain(run.label), justify="right")
         if place:
             table.add_column(TIMES, justify="right")
     summaries = [run.summary() for run in runs]
@@ -62,9 +62,14 @@ def print_comparison(console: Console, runs: Sequence[Run]) -> None:
     console.print(table)
     for run, summary in zip(runs, summaries, strict=True):
         if summary.error_groups:
-            console.print(_errors(summary, title=f"errors of {escape(run.label)}"))
+            console.print(_errors(summary, title=f"errors of {plain(run.label)}"))
     for note in differences(runs):
-        say(console, f"[yellow]{escape(note)}[/yellow]")
+        say(console, f"[yellow]{plain(note)}[/yellow]")
+
+
+def plain(text: str) -> str:
+    """Text of others: no markup, and nothing that moves a terminal's cursor."""
+    return escape("".join(each if each.isprintable() else " " for each in text))
 
 
 def say(console: Console, markup: str) -> None:
@@ -123,7 +128,7 @@ def _nodes(summary: Summary) -> Table:
         column.justify = "right"
     for node in summary.nodes:
         table.add_row(
-            escape(node.node),
+            plain(node.node),
             count(node.requests),
             percent(node.request_share),
             count(node.input_tokens),
@@ -140,5 +145,5 @@ def _errors(summary: Summary, *, title: str | None = None) -> Table:
     table.columns[0].justify = "right"
     for group in summary.error_groups:
         cells = (str(group.requests), group.outcome, group.cause, group.example)
-        table.add_row(*map(escape, cells))
+        table.add_row(*map(plain, cells))
     return table

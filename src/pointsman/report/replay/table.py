@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from pointsman.report.replay.bars import VERDICT_HEADS, class_rows, verdict_row
@@ -21,7 +20,7 @@ from pointsman.report.replay.study import ORACLE, ScenarioReport, Study
 from pointsman.report.replay.verdict import Verdict
 from pointsman.report.replay.wording import asked, legend, sent
 from pointsman.report.rows import TIMES, UNKNOWN, count, percent, rate
-from pointsman.report.table import say
+from pointsman.report.table import plain, say
 
 CELL_COLUMNS = 12
 """What a number and its borders take; over several seeds it has an interval too."""
@@ -52,18 +51,18 @@ def print_study(console: Console, study: Study) -> None:
 def _verdicts(verdicts: Sequence[Verdict]) -> Table:
     table = Table(*VERDICT_HEADS, title="What the scenarios are to show", title_justify="left")
     for verdict in verdicts:
-        mark, *cells = map(escape, verdict_row(verdict))
+        mark, *cells = map(plain, verdict_row(verdict))
         style = "green" if verdict.kept else "bold red"
         table.add_row(f"[{style}]{mark}[/{style}]", *cells)
     return table
 
 
 def _print_scenario(console: Console, scenario: ScenarioReport) -> None:
-    say(console, f"[bold]{escape(scenario.name)}[/bold]")
-    say(console, escape(sent(scenario)))
-    say(console, escape(asked(scenario)))
+    say(console, f"[bold]{plain(scenario.name)}[/bold]")
+    say(console, plain(sent(scenario)))
+    say(console, plain(asked(scenario)))
     for note in scenario.notes:
-        say(console, f"[dim]{escape(note)}[/dim]")
+        say(console, f"[dim]{plain(note)}[/dim]")
     console.print(_policies(scenario, width=console.width))
     if scenario.sweeps:
         console.print(_sweeps(scenario))
@@ -121,7 +120,7 @@ def _policies(scenario: ScenarioReport, *, width: int) -> Table:
         if has_speed:
             speed = scenario.over_seeds(name, lambda run: run.realtime_factor)
             cells.append(UNKNOWN if speed is None else f"{count(speed.mean)}{TIMES}")
-        table.add_row(escape(name), *cells, style="dim" if name == ORACLE else None)
+        table.add_row(plain(name), *cells, style="dim" if name == ORACLE else None)
     return table
 
 
@@ -134,7 +133,7 @@ def _matrix(study: Study, metric: ReplayMetric) -> Table:
     table = Table(title=f"{metric.name} against the best peer", title_justify="left")
     table.add_column("scenario")
     for policy in study.policies:
-        table.add_column(escape(policy), justify="right")
+        table.add_column(plain(policy), justify="right")
     for scenario in study.scenarios:
         cells = []
         for policy in study.policies:
@@ -142,7 +141,7 @@ def _matrix(study: Study, metric: ReplayMetric) -> Table:
             text = shown(found, factor)
             ahead = found is not None and found.mean < 1
             cells.append(f"[bold green]{text}{BEST}[/bold green]" if ahead else f"{text} ")
-        table.add_row(escape(scenario.name), *cells)
+        table.add_row(plain(scenario.name), *cells)
     return table
 
 
@@ -164,7 +163,7 @@ def _sweeps(scenario: ScenarioReport) -> Table:
                 percent(best.slo_attainment),
                 rate(best.goodput_rps),
             ]
-        table.add_row(escape(sweep.policy), *cells, f"{len(sweep.tried)} speeds")
+        table.add_row(plain(sweep.policy), *cells, f"{len(sweep.tried)} speeds")
     return table
 
 
@@ -174,7 +173,7 @@ def _classes(rows: Sequence[Sequence[str]]) -> Table:
         if column.header not in ("policy", "window", "class"):
             column.justify = "right"
     for row in rows[1:]:
-        table.add_row(*map(escape, row))
+        table.add_row(*map(plain, row))
     return table
 
 
@@ -191,5 +190,5 @@ def _causes(scenario: ScenarioReport) -> Table | None:
     table = Table("policy", "errors", "outcome", "cause", *(["first message"] if told else []))
     table.columns[1].justify = "right"
     for row in rows:
-        table.add_row(*map(escape, row[: len(table.columns)]))
+        table.add_row(*map(plain, row[: len(table.columns)]))
     return table
