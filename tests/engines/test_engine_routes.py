@@ -335,7 +335,7 @@ async def test_adapters_and_salts_share_no_blocks(http: aiohttp.ClientSession) -
     assert hits == [0, 0, 0, 32]
 
 
-async def test_small_routes(http: aiohttp.ClientSession, engine: RunningEngine) -> None:
+async def test_small_routes(http: aiohttp.ClientSession) -> None:
     for path in ("/health", "/ping"):
         async with http.get(path) as response:
             assert (response.status, await response.read()) == (200, b"")

@@ -213,9 +213,7 @@ def test_another_context_is_another_conversation(tmp_path: Path) -> None:
         assert ids(remembers, data) == ids(whole, data)
 
 
-def test_what_does_not_stand_apart_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_not_stand_apart_is_given_up(tmp_path: Path) -> None:
     remembers, _ = made(tmp_path, INST)
     assert remembers._templates is not None
     [chats] = remembers._templates.growing.values()
