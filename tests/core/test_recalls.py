@@ -31,6 +31,15 @@ def crowded(limit: int = 4, **options: object) -> Driver:
     return driver
 
 
+def short_of_memory() -> Driver:
+    """One engine, two thirds of whose memory have requests of low priority that have not begun."""
+    driver = Driver()
+    driver.ready("a", kv_blocks=100)
+    for i in range(3):
+        driver.arrive(f"low{i}", f"{i}" * 1_000, priority=LOW, max_output_tokens=100)
+    return driver
+
+
 def recalls(effects: list[Effect]) -> list[str]:
     return [effect.request_id for effect in effects if isinstance(effect, Recalled)]
 
@@ -47,10 +56,7 @@ def test_the_newest_of_the_least_urgent_gives_way() -> None:
 
 def test_the_room_that_was_given_up_goes_to_the_urgent_and_not_back() -> None:
     """Two must go before the large one fits: what the first frees is not for itself."""
-    driver = Driver()
-    driver.ready("a", kv_blocks=100)
-    for i in range(3):
-        driver.arrive(f"low{i}", f"{i}" * 1_000, priority=LOW, max_output_tokens=100)
+    driver = short_of_memory()
     effects = driver.arrive("high", "y" * 4_500, priority=HIGH, max_output_tokens=100)
     assert isinstance(effects[0], Held)
     assert len(recalls(effects)) == 2
@@ -117,10 +123,7 @@ def test_nobody_gives_way_where_that_does_not_help() -> None:
 
 def test_nobody_gives_way_where_there_is_room() -> None:
     """It waits for its turn, behind one that is larger, and not for memory."""
-    driver = Driver()
-    driver.ready("a", kv_blocks=100)
-    for i in range(3):
-        driver.arrive(f"low{i}", f"{i}" * 1_000, priority=LOW, max_output_tokens=100)
+    driver = short_of_memory()
     large = driver.arrive("large", "y" * 4_500, priority=HIGH, max_output_tokens=100)
     assert len(recalls(large)) == 2
     effects = driver.arrive("small", priority=HIGH, max_output_tokens=1)
