@@ -181,6 +181,20 @@ async def test_all_engines_are_replaced_at_once_without_one_failed_request(tmp_p
     assert traffic.bad == []
 
 
+async def test_all_engines_get_other_names_without_one_failed_request(tmp_path: Path) -> None:
+    """One after the other: each comes back before the next one goes."""
+    async with (
+        reloading(tmp_path, "a", "b", speed=20.0) as rig,
+        Traffic(rig.cluster).running(8) as traffic,
+    ):
+        await traffic.more(20)
+        renamed = rig.text("a", "b").replace("name: a", "name: c").replace("name: b", "name: d")
+        rig.file.write_text(renamed)
+        await rig.until_nodes_are("c", "d")
+        await traffic.more(20)
+    assert traffic.bad == []
+
+
 async def test_an_engine_that_is_removed_finishes_what_runs_there(tmp_path: Path) -> None:
     async with reloading(tmp_path, "a", "b", rest="policy: round_robin\n", speed=1.0) as rig:
         body = {"model": "sim", "prompt": "long", "max_tokens": 100, "stream": True}

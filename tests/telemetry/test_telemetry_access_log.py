@@ -4,13 +4,14 @@ import asyncio
 import io
 import json
 import os
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
 
 from pointsman.core.errors import Reason
 from pointsman.telemetry import access_log
-from pointsman.telemetry.access_log import AccessLog
+from pointsman.telemetry.access_log import AccessLog, open_stream
 from tests.telemetry.records import STREAMED, refused
 
 
@@ -153,3 +154,16 @@ async def test_short_writes_lose_nothing() -> None:
     log.exchange_ended(STREAMED)
     log.close()
     assert len(lines(stream)) == 1
+
+
+def test_a_pipe_is_written_to_where_somebody_reads_it(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="No such device"):
+        open_stream(str(pipe))
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with open_stream(str(pipe)) as stream:
+        assert os.get_blocking(stream.fileno())
+        stream.write(b"line\n")
+        assert os.read(reader, 9) == b"line\n"
+    os.close(reader)

@@ -1,5 +1,6 @@
 """The engines of one configuration become those of another, while requests go on."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -7,6 +8,10 @@ from pointsman.cli.config import Engine
 from pointsman.cli.wiring import node_spec
 from pointsman.control.fleet import Fleet, NodeRefused
 from pointsman.core.ids import NodeName
+
+REPLACED_S_MAX = 10.0
+"""For all engines of one reload that take others' places to describe themselves: they mostly are
+the same engines under other names, which takes milliseconds."""
 
 log = logging.getLogger(__name__)
 
@@ -16,19 +21,23 @@ async def apply_engines(
 ) -> None:
     """New ones join; then those that are gone retire: they take nothing new, finish what runs
     within `drain_s` and leave. What is configured otherwise at the same address stays as it
-    is, with its cache and its requests; at another address it is replaced.
+    is, with its cache and its requests; at another address, or under another name, it is replaced,
+    one after the other, so that requests have somewhere to go meanwhile.
 
     Nodes that were added over the admin plane are left alone. All engines are named.
     """
     known = {engine.name: engine for engine in before}
     joined: list[NodeName] = []
+    clock = asyncio.get_running_loop().time
+    patience_s = clock() + REPLACED_S_MAX
     for index, engine in enumerate(after):
         spec = node_spec(engine, index)
         if fleet.runs(spec, kv_events=engine.kv_events, ranks=engine.ranks):
             fleet.stay(spec.name)
             fleet.respecify(spec)
         elif known.get(engine.name) != engine:  # else an operator has removed it
-            for name in fleet.namesakes(spec):
+            replaced = fleet.namesakes(spec)
+            for name in replaced:
                 await fleet.remove(name)
             try:
                 fleet.add(spec, kv_events=engine.kv_events, ranks=engine.ranks)
@@ -36,6 +45,8 @@ async def apply_engines(
                 log.error("engine %s is not used: %s", spec.name, refused)
             else:
                 joined.append(spec.name)
+                if replaced:
+                    await fleet.until_back(spec.name, patience_s - clock())
     kept = {engine.name for engine in after}
     for engine in before:
         if engine.name is not None and engine.name not in kept:

@@ -129,6 +129,11 @@ class Fleet(NodeWatcher):
                 self._retiring[node] = self._runtime.tasks.create_task(leaving)
         return True
 
+    async def until_back(self, name: NodeName, within_s: float) -> None:
+        """Wait until an engine that has taken another's place can take its requests, for so long
+        at most."""
+        await _until_described([self._links[node] for node in self._nodes_of(name)], within_s)
+
     def runs(self, spec: NodeSpec, *, kv_events: str, ranks: Ranks) -> bool:
         """Whether an engine of that name is at that address, whatever else is said of it."""
         listed = self._listed.get(spec.name)
@@ -364,10 +369,7 @@ class Fleet(NodeWatcher):
 
     async def _see_off(self, link: NodeLink, within_s: float, heirs: Iterable[NodeLink]) -> None:
         """Wait until nothing runs on the node, then take it out."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(HEIRS_S_MAX):
-                for heir in heirs:
-                    await heir.described.wait()
+        await _until_described(heirs, HEIRS_S_MAX)
         link.drain(True)
         try:
             async with asyncio.timeout(within_s):
@@ -377,3 +379,10 @@ class Fleet(NodeWatcher):
             log.warning("engine %s leaves with requests of ours on it", link.spec.name)
         await self.remove(link.spec.name)
         log.info("engine %s is gone", link.spec.name)
+
+
+async def _until_described(links: Iterable[NodeLink], within_s: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            for link in links:
+                await link.described.wait()

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
@@ -195,10 +194,13 @@ class AccessLog:
 
 
 def open_stream(target: str) -> BinaryIO:
-    """Where lines go: `stdout`, or the path of a file that is appended to. Raises OSError."""
+    """Where lines go: `stdout`, or the path of a file that is appended to. Raises OSError, for a
+    pipe without a reader, too: nothing waits for one."""
     if target == "stdout":
         return os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
-    return Path(target).open("ab", buffering=0)
+    descriptor = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "ab", buffering=0)
 
 
 def _ms(seconds: float | None) -> float | None:
