@@ -76,6 +76,22 @@ def test_a_new_node_of_a_known_class_knows_its_speeds_at_once() -> None:
     assert newcomer.speeds() == veteran.speeds()
 
 
+def test_a_node_found_slow_by_few_samples_of_its_own_goes_by_known_speeds_all_the_same() -> None:
+    """Where one candidate's are unknown, no cost policy can compare any."""
+    shared, rng = Calibration(), Random(3)
+    veteran, newcomer = Pace(shared), Pace(shared)
+    for _ in range(40):
+        observe(veteran, rng)
+    while newcomer.slowdown == 1.0:
+        observe(newcomer, rng, factor=6.0)
+    assert newcomer.calibrated
+    assert decode_s(newcomer) > 1.2 * decode_s(veteran)
+    for _ in range(20):
+        observe(newcomer, rng, factor=6.0)
+    assert decode_s(newcomer) / decode_s(veteran) == pytest.approx(6.0, rel=0.3)
+    assert prefill_s(newcomer) / prefill_s(veteran) == pytest.approx(6.0, rel=0.3)
+
+
 @pytest.mark.parametrize("factor", [4.0, 2.5])
 def test_a_node_that_becomes_slower_is_found_out_alone(factor: float) -> None:
     (odd, *others), _ = grown_up(factor, 1, 1, 1)

@@ -1,11 +1,12 @@
 """One node's speeds: its class's, unless it is clearly slower.
 
-Engines of one kind, model and size are fitted together: a class has many times the samples
-of a node, and equal engines get equal speeds instead of each its own noise, which routing
-would follow. A node whose running mean of log(observed / predicted by the class) rises above
-the dead band goes by its own fit, and no longer teaches the class. One that is faster stays and
-teaches: what was learned of the class is old, or the others will be found slow. Were it let go,
-equal engines that all become faster would part, and all work go to the first that was seen to.
+Engines of one kind, model and size are fitted together: a class has many times the samples of a
+node, and equal engines get equal speeds instead of each its own noise, which routing would follow.
+A node whose running mean of log(observed / predicted by the class) rises above the dead band goes
+by its own fit, and no longer teaches the class. Where its own has seen too few samples, it begins
+with the class's speeds, slowed by that deviation. One that is faster stays and teaches: what was
+learned of the class is old, or the others will be found slow. Were it let go, equal engines that
+all become faster would part, and all work go to the first that was seen to.
 
 A node that is believed slow is given little work, and would never be seen to recover. So when
 nothing runs there and no sample has confirmed it for `trial_after_s` it counts as any other for
@@ -104,8 +105,11 @@ class Pace:
     @property
     def slowdown(self) -> float:
         """How many times as long as its class it takes; 1 unless it goes by its own speeds."""
-        if self.in_force is self._class:
-            return 1.0
+        return 1.0 if self.in_force is self._class else self._factor
+
+    @property
+    def _factor(self) -> float:
+        """How many times as long as its class it was seen to take."""
         return exp(max(self._prefill.mean, self._decode.mean))
 
     def speeds(self) -> Speeds:
@@ -204,7 +208,10 @@ class Pace:
             deviation.observe(ratio)
 
     def _learners(self) -> tuple[Calibration, ...]:
-        """Who learns from this sample: the node, and its class if the node is one of it."""
+        """Who learns from this sample: the node, and its class if the node is one of it. Speeds
+        that were known stay known: no policy can compare seconds where one candidate's are not."""
         slow = self._prefill.is_slow or self._decode.is_slow
+        if slow and not self._own.calibrated:
+            self._own = self._class.slowed(self._factor)
         self.in_force = self._own if slow else self._class
         return (self._own,) if slow else (self._own, self._class)
