@@ -132,6 +132,10 @@ def test_problems_name_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         ("tokenizer.json", "{}", "is no tokenizer"),
         ("tokenizer_config.json", "[]", "cannot be read"),
+        ("tokenizer_config.json", '{"a":' * 9_999, "cannot be read"),
+        ("tokenizer_config.json", '{"chat_template": [{"name": "default"}]}', "`template`"),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"7": {}}}', "`content`"),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"x": {"content": ""}}}', "int"),
         ("chat_template.jinja", "{% for %}", "is no Jinja template"),
         ("config.json", '{"model_type": "gpt_oss"}', "give 'engine'"),
     ],

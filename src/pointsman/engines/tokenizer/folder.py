@@ -29,6 +29,22 @@ _OWN_RENDERERS = {
 """Models that vLLM renders without their template."""
 
 
+class _Named(msgspec.Struct):
+    name: str
+    template: str
+
+
+class _Described(msgspec.Struct):
+    content: str
+
+
+class _TokenizerConfig(msgspec.Struct):
+    """What tokenizer_config.json has to be like, as far as it is read."""
+
+    chat_template: str | list[_Named] | None = None
+    added_tokens_decoder: dict[int, _Described] | None = None
+
+
 class Unusable(Exception):  # noqa: N818 - named by whose fault it is
     """The folder cannot be used. The text says why, and what to do."""
 
@@ -59,7 +75,7 @@ def load(
     from pointsman.engines.tokenizer.growing import GrowingChats  # noqa: PLC0415
     from pointsman.engines.tokenizer.template import ChatTemplate  # noqa: PLC0415
 
-    config = _read_json(folder / "tokenizer_config.json")
+    config = _read_json(folder / "tokenizer_config.json", _TokenizerConfig)
     special = _special_tokens(_read_json(folder / "special_tokens_map.json") | config)
     sources = _sources(folder, config, template) if chats else {}
     try:
@@ -134,13 +150,15 @@ def _texts(special: Mapping[str, object]) -> list[str]:
     return [token for token in special.values() if isinstance(token, str)]
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    """An object; empty if there is no such file."""
+def _read_json(path: Path, like: type = dict) -> dict[str, Any]:
+    """An object, which is `like` this; empty if there is no such file."""
     if not path.is_file():
         return {}
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError) as error:
+        data = path.read_bytes()
+        msgspec.json.decode(data, type=like)
+        return msgspec.json.decode(data, type=dict[str, Any])
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise Unusable(f"{path} cannot be read: {error}") from None
 
 
