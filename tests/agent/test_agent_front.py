@@ -1,6 +1,7 @@
 """The relay in front of an engine: bytes as they come, and requests handed back in time."""
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from pointsman.agent import front as front_module
 from pointsman.agent.front import HAND_BACK, Front, FrontOptions
 from pointsman.engines.adapters import EngineKeys
 from pointsman.engines.simulated import RunningEngine
+from tests.support import upstreams
 from tests.support.engines import running_engine
 from tests.support.waiting import eventually
 
@@ -86,6 +88,24 @@ async def test_a_stream_is_not_gathered() -> None:
         pieces = [piece async for piece in reply.content.iter_any()]
         assert len(pieces) >= 10
         assert pieces[-1].endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_client_that_waits_to_be_told_sends_its_body() -> None:
+    async with fronted() as s, asyncio.timeout(10):
+        reply = await s.session.post(f"{s.url}/v1/completions", json=BODY, expect100=True)
+        assert reply.status == 200
+
+
+@pytest.mark.parametrize(
+    "data", [gzip.compress(b'{"prompt":"hi"}'), b"no gzip"], ids=["zipped", "broken"]
+)
+async def test_a_compressed_body_goes_on_as_it_is(data: bytes) -> None:
+    async with upstreams.engine(upstreams.answer_ok) as engine, fronted(url=engine.url) as s:
+        headers = {"content-encoding": "gzip"}
+        reply = await s.session.post(f"{s.url}/v1/completions", data=data, headers=headers)
+        assert reply.status == 200
+    [served] = engine.served
+    assert (served.body, served.header("content-encoding")) == (data, "gzip")
 
 
 async def test_what_the_engine_cannot_start_waits_and_is_served() -> None:

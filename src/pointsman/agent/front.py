@@ -45,9 +45,11 @@ HAND_BACK: Final = "x-pointsman-hand-back"
 _NOT_PASSED_ON = frozenset(
     (
         *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te"),
-        *("trailer", "transfer-encoding", "upgrade", "host", "content-length", PRIORITY_HEADER),
+        *("trailer", "transfer-encoding", "upgrade", "host", "content-length", "expect"),
+        PRIORITY_HEADER,
     )
 )
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _ADDED = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")  # by aiohttp, if not there
 
 log = logging.getLogger(__name__)
@@ -110,6 +112,7 @@ class Front:
                 self._handle,
                 handler_cancellation=True,
                 access_log=None,
+                auto_decompress=False,
                 max_line_size=HEAD_BYTES_MAX,
                 max_field_size=HEAD_BYTES_MAX,
             )
@@ -132,6 +135,8 @@ class Front:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if not request.raw_path.startswith("/"):
             return web.Response(status=400, text="send the path alone")
+        if request.headers.get("expect", "").lower() == "100-continue":
+            await request.writer.write(_CONTINUE)
         body = bytearray()
         try:
             async for piece in request.content.iter_any():
