@@ -46,10 +46,8 @@ OPEN_GATE = AdmissionRules(yellow_share=9.0, red_share=9.0, backlog_s=1e9)
 
 
 class Driver:
-    """A scheduler, a clock, and the names that tests use. All invariants are checked after
-    every `CHECK_EACH`th step: looking through the whole index takes longer than a step."""
-
-    CHECK_EACH = 8
+    """A scheduler, a clock, and the names that tests use. All invariants are checked after every
+    step."""
 
     def __init__(
         self,
@@ -60,7 +58,6 @@ class Driver:
         self.scheduler = Scheduler(msgspec.structs.replace(options, admission=admission))
         self.now_s = 0.0
         self.ids: dict[str, NodeId] = {}
-        self._steps = 0
 
     @property
     def nodes(self) -> Collection[Node]:
@@ -73,9 +70,7 @@ class Driver:
 
     def step(self, event: Event) -> list[Effect]:
         effects = self.scheduler.step(event, self.now_s)
-        self._steps += 1
-        if self._steps % self.CHECK_EACH == 0:
-            self.scheduler.check()
+        self.scheduler.check()
         return effects
 
     def advance(self, seconds: float) -> list[Effect]:

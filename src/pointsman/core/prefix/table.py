@@ -64,7 +64,8 @@ class BlockTable:
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self.ways, self._tables = _staggered_dicts()
+        self.ways: Ways = [{}] * WAYS  # many tables stay empty: the first run brings the dicts
+        self._tables = self.ways[:1]
         self._next_tidied = 0
         self._changes = 0
         self._room = 0  # blocks that fit for certain, before memory is reckoned anew
@@ -87,7 +88,9 @@ class BlockTable:
         return value if value >= 0 else 1 << (~value & SLOT_MASK)
 
     def new_stamp(self, slot: int) -> KeptInt:
-        """The name of a new run of this slot's."""
+        """The name of a new run of this slot's, to be asked for before its blocks are entered."""
+        if not self._serial:
+            self.ways, self._tables = _staggered_dicts()
         self._serial += 1
         return ~(self._serial << SLOT_BITS | slot)
 
