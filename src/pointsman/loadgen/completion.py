@@ -46,7 +46,7 @@ class _Event(msgspec.Struct):
 
 
 _events = msgspec.json.Decoder(_Event)
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_UNREADABLE = (msgspec.DecodeError, RecursionError)
 
 
 class CompletionExchange(Exchange):
