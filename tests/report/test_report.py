@@ -149,6 +149,7 @@ def test_runs_survive_their_file() -> None:
         b'{"schema":"pointsman.bench/9","runs":[]}',
         b'{"schema":"pointsman.bench/2","runs":[]}',
         b'{"schema":"pointsman.bench/2","runs":[{}]}',
+        b'{"a":' * 9_999,
     ],
 )
 def test_other_files_are_refused_with_a_remedy(data: bytes) -> None:

@@ -81,6 +81,7 @@ def test_azure_csv_of_2023_and_2024() -> None:
         ([], "x is empty"),
         (["hello"], "x line 1 is in no known trace format"),
         ([SLICE % 0, "{"], "x line 2: "),
+        ([SLICE % 0, '{"a":' * 9_999], "x line 2: "),
         ([SLICE % 0, '{"t_ms":1,"input_tokens":1}'], "x line 2: Object missing required field"),
         ([SLICE % 0, '{"t_ms":1,"input_tokens":-1,"output_tokens":1}'], "with `t_ms`, `input_t"),
         (

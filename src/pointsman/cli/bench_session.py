@@ -161,7 +161,7 @@ async def _first_model(plan: Plan) -> str:
         raise SessionError(f"{where} answers 401. Remedy: give --api-key, or POINTSMAN_API_KEY.")
     try:
         models = msgspec.json.decode(body, type=_Models).data
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         models = []
     if not models:
         raise SessionError(
@@ -185,7 +185,7 @@ async def _policy_in_force(admin: LoadClient, wanted: Sequence[str]) -> str:
     status, body = await _ask_admin(admin, "GET", b"")
     try:
         found = msgspec.json.decode(body, type=_Policy)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         raise SessionError(
             f"{admin.target.authority}{POLICY_PATH} answers {status} and no policy. "
             "Remedy: --admin-url must name the admin port of Pointsman (by default 8081)."

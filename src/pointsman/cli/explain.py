@@ -173,7 +173,7 @@ def _row(_kind: type[Row], told: dict[str, Any]) -> Row:
 def _problem(body: bytes, status: int) -> _Problem:
     try:
         return msgspec.json.decode(body, type=_Refusal).error
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return _Problem(f"the admin plane answers {status}")
 
 

@@ -112,7 +112,7 @@ def decode_runs(data: bytes) -> tuple[Run, ...]:
                 "`pointsman bench --json`; one `pointsman replay` compares policies itself."
             )
         runs = msgspec.json.decode(data, type=_RunFile).runs
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise RunFileError(
             f"{error}. Remedy: give a file written by `pointsman bench --json`."
         ) from None

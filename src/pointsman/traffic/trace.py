@@ -157,7 +157,7 @@ def _json_requests(
                 row = slices.decode(raw)
             else:
                 row = _from_mooncake(mooncake.decode(raw))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise TraceError(
                 f"{name} line {number}: {error}. Remedy: each line must be one JSON object with "
                 f"{_FIELDS[trace_format]}, as line 1 promises; mend or delete the line."
@@ -231,7 +231,7 @@ def _logged_requests(
         try:
             row = decoder.decode(raw)
             at = row.time - timedelta(milliseconds=row.e2e_ms)
-        except (msgspec.DecodeError, UnicodeDecodeError, OverflowError) as error:
+        except (msgspec.DecodeError, RecursionError, OverflowError) as error:
             raise TraceError(
                 f"{name} line {number}: {error}. Remedy: each line must be one of Pointsman's "
                 "access log; mend or delete the line."

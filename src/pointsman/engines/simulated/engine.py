@@ -315,7 +315,7 @@ def decode(body: bytes, body_type: type[T]) -> T:
         return msgspec.json.decode(body, type=body_type)
     except msgspec.ValidationError:
         raise
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         text = f"1 validation error:\n  {{'type': 'json_invalid', 'msg': '{error}'}}"
         raise ApiError(400, text, "Bad Request", "body") from error
 
