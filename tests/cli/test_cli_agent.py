@@ -37,6 +37,8 @@ def refusal(*arguments: str) -> str:
         (["--engine", "http://127.0.0.1:3", "--run", "--", "vllm"], "one engine"),
         (["--heartbeat", "60"], "--heartbeat"),
         (["--front-wait", "nan"], "--front-wait"),
+        (["--engine", "http://127.0.0.1:2/"], "--engine: http://127.0.0.1:2 is given twice"),
+        (["--engine", "http://a:3", "--name", "x" * 63], "its engines get -1, -2 … behind it"),
         (["--front", "65535", "--engine", "http://a:3"], "there is no port 65536"),
         (["--front", "18999", "--front-host", "a..b"], "--front: "),
         (["--kv-events", "tcp://gpu-1:99999"], "--kv-events: 'tcp://gpu-1:99999' is neither"),

@@ -127,6 +127,14 @@ def test_an_engines_key_that_no_header_can_carry_is_refused_unshown(
     assert "s3cret" not in err
 
 
+def test_more_engines_than_a_cluster_has_do_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pointsman.control.fleet.NODES_MAX", 1)
+    engines = ("--engine", "http://a:1", "--engine", "http://a:2")
+    code, _, err = run("serve", *engines, "--port", "0", "--admin-port", "0")
+    assert code == 2
+    assert "engine engine-2: the cluster has 1 nodes, its limit" in err
+
+
 def test_a_name_with_an_empty_label_is_no_host() -> None:
     engine = ("--engine", "http://127.0.0.1:1", "--port", "0", "--admin-port", "0")
     code, err = leave("serve", *engine, "--host", "10.0.0..1", "--open")

@@ -198,6 +198,8 @@ def test_what_is_not_yaml_is_named_with_its_place(tmp_path: Path) -> None:
     assert found[0].line == 3
     found = problems(tmp_path, "listen:\n  api_keys: [${KEY}]\n")
     assert (found[0].line, found[0].message.split()[-1]) == (2, '"${NAME}"')
+    found = problems(tmp_path, "? [a, b]\n: c\nengines: []\n")
+    assert found == [Problem(1, 3, "a key is to be a single word")]
     found = problems(tmp_path, "engines:\n\t- url: x\n")
     assert found[0].message.endswith("indent with spaces, not with tabs")
     assert problems(tmp_path, "engines: \x00")[0].message.startswith("not YAML")

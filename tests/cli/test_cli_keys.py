@@ -75,6 +75,9 @@ def test_keys_that_can_be_guessed_and_names_that_are_none_are_refused() -> None:
     assert code == 2
     assert "hunter2" not in err
     assert run("keys", "new", "team a")[0] == 2
+    code, _, err = run("keys", "hash", "team-a", stdin="a-key-with\x1bsomething-odd\n")
+    assert code == 2
+    assert "what no header can carry" in err
 
 
 def test_an_entry_is_checked_where_it_stands(tmp_path: Path) -> None:

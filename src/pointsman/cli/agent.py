@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -266,6 +267,11 @@ def _engines(name: str, asked: AgentCommand) -> Iterator[LocalEngine]:
     if problem := kv_events_problem(asked.kv_events):
         fail(f"--kv-events: {problem}")
     check_addresses(urls)
+    for url, times in Counter(map(one_spelling, urls)).items():
+        if times > 1:
+            fail(f"--engine: {url} is given twice")
+    if len(urls) > 1 and not re.fullmatch(NAME_PATTERN, f"{name}-{len(urls)}"):
+        fail(f"--name {name}: its engines get -1, -2 … behind it. {NAME_RULE}")
     for index, url in enumerate(urls):
         spec = NodeSpec(
             name=NodeName(name if len(urls) == 1 else f"{name}-{index + 1}"),

@@ -52,6 +52,8 @@ def hash_(name: str) -> None:
             f"A key of {len(key)} characters can be guessed; {KEY_CHARS_MIN} random ones are "
             "needed. Remedy: pointsman keys new NAME."
         )
+    if not key.isprintable():
+        raise click.UsageError("The key holds what no header can carry.")
     _show_entry(name, key)
 
 

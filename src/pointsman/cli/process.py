@@ -34,7 +34,7 @@ from pointsman.cli.wiring import (
 )
 from pointsman.control.agents import AgentListener
 from pointsman.control.api import AdminApi
-from pointsman.control.fleet import Fleet
+from pointsman.control.fleet import Fleet, NodeRefused
 from pointsman.control.service import SchedulerService
 from pointsman.core.errors import Reason
 from pointsman.core.events import RulesChanged
@@ -105,7 +105,10 @@ class Process:
         """Serve; `started` runs once clients can connect. Raises CannotStart."""
         for index, engine in enumerate(self.config.engines):
             spec = node_spec(engine, index)
-            self.fleet.add(spec, kv_events=engine.kv_events, ranks=engine.ranks)
+            try:
+                self.fleet.add(spec, kv_events=engine.kv_events, ranks=engine.ranks)
+            except NodeRefused as refused:
+                raise CannotStart(f"engine {spec.name}: {refused}") from None
         async with AsyncExitStack() as stack:
             observer = self._observer(stack)
             self.service.start()

@@ -209,6 +209,9 @@ class _Reader:
             return
         seen: dict[str, int] = {}
         for key, child in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self._complain(key, f"{_at(path)}a key is to be a single word")
+                continue
             name = str(key.value)
             if name in seen:
                 self._complain(
