@@ -147,6 +147,17 @@ async def test_a_transfer_encoding_that_nobody_decodes_is_no_reply(encoding: byt
         assert it.placer.order[0].failures == [FailureKind.BROKEN]
 
 
+async def test_a_status_that_is_none_is_no_reply() -> None:
+    """It is no hint either, after which a reply would come."""
+
+    async def answer_099(served: Served) -> None:
+        await served.send(b"HTTP/1.1 099 X\r\nContent-Length: 0\r\n\r\n")
+
+    async with rig(answer_099, answer_ok) as it:
+        assert (await it.ask(post())).body == OK_BODY
+        assert it.placer.order[0].failures == [FailureKind.BROKEN]
+
+
 @pytest.mark.parametrize("behaviour", [hang_up, hang_up_after_the_head, speak_no_http])
 async def test_another_engine_saves_the_request_before_the_first_byte(
     behaviour: Behaviour,

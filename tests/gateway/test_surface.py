@@ -352,6 +352,19 @@ async def test_an_engines_hop_by_hop_headers_stay_there() -> None:
         assert answer.header("x-other") == "stays"
 
 
+@pytest.mark.parametrize(
+    ("location", "told"),
+    [("/v1/completions", "/v1/completions"), ("http://gpu-1:8000/v1", None), ("//gpu-1/v1", None)],
+)
+async def test_a_redirect_tells_no_engines_address(location: str, told: str | None) -> None:
+    async def redirects(served: Served) -> None:
+        await served.reply(307, b"", f"Location: {location}")
+
+    async with rig(redirects) as it:
+        answer = await it.ask(post())
+        assert (answer.status, answer.header("location")) == (307, told)
+
+
 @pytest.mark.parametrize("body", [BODY, STREAM])
 async def test_node_and_policy_are_told_on_request(body: bytes) -> None:
     async with rig(answer_ok, options=GatewayOptions(sweep_s=0.02, reply_headers=True)) as it:

@@ -216,6 +216,7 @@ _REPLY_DROPPED: Final = frozenset(
         b"content-length",
         b"transfer-encoding",
         b"x-request-id",
+        b"location",
     }
 )
 _LIMITS_PREFIX: Final = b"x-ratelimit-"
@@ -240,10 +241,10 @@ def reply_pieces(
 ) -> list[bytes]:
     """An engine's fields that go on to the client, in pieces to be joined.
 
-    Left out: framing and hop-by-hop fields, the request id (ours is the one), what an event
-    stream gets from STREAM_LINES, what only we may say of ourselves, the engine's limits where
-    the client's key has its own, and CORS where the gateway answers for it: a browser rejects
-    an origin that is allowed twice.
+    Left out: framing and hop-by-hop fields, the request id (ours is the one), an address to go to
+    that is more than a path, what an event stream gets from STREAM_LINES, what only we may say of
+    ourselves, the engine's limits where the client's key has its own, and CORS where the gateway
+    answers for it: a browser rejects an origin that is allowed twice.
     """
     pieces: list[bytes] = []
     named_hops = b""
@@ -252,6 +253,8 @@ def reply_pieces(
         if lower in _REPLY_DROPPED or (is_stream and lower in _STREAM_FIELDS):
             if lower == b"connection":
                 named_hops += b"," + value
+            elif lower == b"location" and value[:1] == b"/" != value[1:2]:
+                pieces += (name, b": ", value, b"\r\n")
             continue
         if lower.startswith(_HINT_PREFIX) or (has_cors and lower.startswith(_CORS_PREFIX)):
             continue

@@ -230,6 +230,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
+        if self.status < 100:
+            raise httptools.HttpParserError("a status that is none")
         self.has_head = True
         for name, value in self.headers:
             size = len(name)
