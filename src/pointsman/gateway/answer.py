@@ -65,8 +65,9 @@ class Answer:
 
     def heard(self, verdict: Verdict) -> None:
         """Remember what a request that had to wait was foretold: its answer tells of it."""
-        if isinstance(verdict, Held | Refused) and verdict.decision.prospect is not None:
-            self._prospect = verdict.decision.prospect
+        match verdict:
+            case Held(decision=decision) | Refused(decision=decision):
+                self._prospect = decision.prospect or self._prospect
 
     # --- the engine's answer ------------------------------------------------------------
 
