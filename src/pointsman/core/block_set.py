@@ -10,8 +10,6 @@ buckets' digests, find out where, and exchange no more than that.
 """
 
 from collections.abc import Sequence
-from functools import reduce
-from operator import xor
 from typing import Final
 
 from pointsman.core.ids import HASH_BITS, BlockHash, KeptInt
@@ -72,7 +70,7 @@ class BlockSet:
                 continue
             known[block] = None
             added.append(block)
-        self.digest = reduce(xor, added, self.digest)
+        self.digest = with_hashes(self.digest, added)
         self._count += len(added)
         return added
 
@@ -85,7 +83,7 @@ class BlockSet:
             number: int = block
             if dicts[number >> _DICT_SHIFT].pop(block, _ABSENT) is not _ABSENT:
                 removed.append(block)
-        self.digest = reduce(xor, removed, self.digest)
+        self.digest = with_hashes(self.digest, removed)
         self._count -= len(removed)
         return removed
 
@@ -105,7 +103,7 @@ class BlockSet:
     def check(self) -> None:
         """Assert that counts and digests are those of the blocks."""
         assert self._count == sum(map(len, self._dicts)) <= self.blocks_max, self
-        assert self.digest == reduce(xor, self.bucket_digests()), self
+        assert self.digest == with_hashes(0, self.bucket_digests()), self
         for number, blocks in enumerate(self._dicts):
             assert all(block >> _DICT_SHIFT == number for block in blocks), (number, self)
 
@@ -113,3 +111,10 @@ class BlockSet:
 def bucket_of(block: BlockHash) -> int:
     """The number of the bucket that a block belongs in."""
     return block >> _SHIFT
+
+
+def with_hashes(digest: int, hashes: Sequence[int]) -> int:
+    """The digest once these have come, or left."""
+    for block in hashes:
+        digest ^= block
+    return digest

@@ -1,6 +1,7 @@
 """Names and numbers that must not be mixed up."""
 
-from typing import Any, Final, NewType
+from array import array
+from typing import Any, Final, Literal, NewType
 
 RequestId = NewType("RequestId", str)
 """A request, from its first byte to its settlement; unique within one gateway."""
@@ -30,6 +31,10 @@ HASH_BITS: Final = 60
 in the allocator's size classes."""
 
 HASH_MASK: Final = (1 << HASH_BITS) - 1
+
+HASH_CODE: Final[Literal["L", "Q"]] = "L" if array("L").itemsize == 8 else "Q"
+"""Of an array of hashes. CPython fills one of "Q" the long way round, which takes three times as
+long; "L" has 4 bytes on some systems."""
 
 KeptInt = Any
 """A hash, or what one is looked up for, that is only kept and passed on. Compiled code makes

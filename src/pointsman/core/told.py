@@ -6,11 +6,9 @@ where the engine has all of it.
 """
 
 from collections.abc import Sequence
-from functools import reduce
-from operator import xor
 from typing import Final
 
-from pointsman.core.block_set import BlockSet
+from pointsman.core.block_set import BlockSet, with_hashes
 from pointsman.core.ids import BlockHash
 from pointsman.core.placement import Credit
 
@@ -72,7 +70,7 @@ class Told:
             return self._change_at_once(stored, removed)
         if not (stored or removed):
             return stored, removed
-        self.digest = reduce(xor, stored, reduce(xor, removed, self.digest))
+        self.digest = with_hashes(with_hashes(self.digest, removed), stored)
         self.count += len(stored) - len(removed)
         self._unentered.append((stored, removed))
         self._changes += len(stored) + len(removed)

@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from pointsman.core.block_set import BUCKETS
 from pointsman.core.events import IndexTrust, NodeFacts, NodeSignals, NodeSpec
-from pointsman.core.ids import HASH_BITS, NAME_PATTERN, BlockHash
+from pointsman.core.ids import HASH_BITS, HASH_CODE, NAME_PATTERN, BlockHash
 
 VERSION: Final = 1
 
@@ -37,6 +37,7 @@ ENGINES_MAX: Final = 64
 
 _LENGTH_BYTES: Final = 4
 _HASH_BYTES: Final = 8
+_TOP_BYTE_BITS: Final = HASH_BITS - 8 * (_HASH_BYTES - 1)  # of a hash's last byte, the highest
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
 Text = Annotated[str, Meta(max_length=500)]
@@ -279,7 +280,7 @@ def frames_from_scheduler() -> FrameReader[SchedulerFrame]:
 
 def pack_hashes(hashes: Sequence[int]) -> bytes:
     """Block hashes, 8 bytes each, little-endian."""
-    return _little_endian(array("Q", hashes)).tobytes()
+    return _little_endian(array(HASH_CODE, hashes)).tobytes()
 
 
 def unpack_hashes(data: bytes) -> list[BlockHash]:
@@ -288,16 +289,14 @@ def unpack_hashes(data: bytes) -> list[BlockHash]:
         return []
     if len(data) % _HASH_BYTES:
         raise MalformedFrame(f"{len(data)} bytes are no hashes of {_HASH_BYTES} each")
-    hashes = array("Q", data)
-    values = _little_endian(hashes).tolist()
-    if values and max(values) >> HASH_BITS:
+    if max(data[_HASH_BYTES - 1 :: _HASH_BYTES]) >> _TOP_BYTE_BITS:
         raise MalformedFrame(f"a block hash has more than {HASH_BITS} bits")
-    return cast("list[BlockHash]", values)
+    return cast("list[BlockHash]", _little_endian(array(HASH_CODE, data)).tolist())
 
 
 def unpack_digests(data: bytes) -> Sequence[int]:
     """The digests of a `Compare`, one for each bucket."""
-    return _little_endian(array("Q", data)).tolist()
+    return _little_endian(array(HASH_CODE, data)).tolist()
 
 
 def _little_endian(hashes: "array[int]") -> "array[int]":

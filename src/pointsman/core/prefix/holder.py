@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
-from pointsman.core.ids import KeptInt
+from pointsman.core.ids import HASH_CODE, KeptInt
 from pointsman.core.prefix.match import common
 from pointsman.core.prefix.run import Run
 from pointsman.core.prefix.table import SLOT_MASK, WAY_MASK, BlockTable
@@ -84,7 +84,7 @@ class Holder:
     def add_run(self, stamp: KeptInt, hashes: Sequence[KeptInt]) -> None:
         """`hashes` are held now, as the newest run."""
         if hashes:
-            self._runs[stamp] = Run(array("Q", hashes))
+            self._runs[stamp] = Run(array(HASH_CODE, hashes))
             self._table.runs += 1
             self._table.run_hashes += len(hashes)
 
@@ -113,7 +113,7 @@ class Holder:
         """`blocks`, of the run `stamp`, are no longer held."""
         run = self._runs[stamp]
         hashes = run.hashes
-        dead = array("Q") if run.dead is None else run.dead
+        dead = array(HASH_CODE) if run.dead is None else run.dead
         popped = _pop_common(hashes, blocks)
         dead.extend(blocks[popped:])
         self._table.run_hashes += len(blocks) - 2 * popped
@@ -203,10 +203,10 @@ def _pop_common(hashes: "array[int]", blocks: Sequence[KeptInt]) -> int:
 def _without(hashes: "array[int]", dead: "array[int]") -> "array[int]":
     """`hashes` but for the dead: of one that came again, but for the earlier place."""
     gone = frozenset(dead)
-    live = array("Q", [block for block in hashes if block not in gone])
+    live = array(HASH_CODE, [block for block in hashes if block not in gone])
     if len(live) + len(dead) == len(hashes):
         return live
-    live, places = array("Q"), Counter(dead)
+    live, places = array(HASH_CODE), Counter(dead)
     for block in hashes:
         if places.get(block):
             places[block] -= 1

@@ -12,8 +12,8 @@ def enter(ways: Ways, hashes: Sequence[KeptInt], stamp: KeptInt) -> int:
     """Enter blocks that nobody holds, up to the first that somebody does: how many."""
     entered = 0
     for block in hashes:
-        way: int = block & WAY_MASK
-        table = ways[way]
+        number: int = block
+        table = ways[number & WAY_MASK]
         if block in table:
             break
         table[block] = stamp
@@ -28,18 +28,19 @@ def take_out(
     the run that they were in, and those that several hold."""
     taken: dict[KeptInt, list[KeptInt]] = {}
     several: list[KeptInt] = []
+    slot_mask = SLOT_MASK
     last: KeptInt = None
     blocks: list[KeptInt] = []
     for block in hashes:
-        way: int = block & WAY_MASK
-        table = ways[way]
+        number: int = block
+        table = ways[number & WAY_MASK]
         stamp = table.get(block)
         if stamp is None:
             continue
-        number: int = stamp
-        if number >= 0:
+        value: int = stamp
+        if value >= 0:
             several.append(block)
-        elif ~number & SLOT_MASK == slot and (only is None or stamp == only):
+        elif ~value & slot_mask == slot and (only is None or stamp == only):
             del table[block]
             if stamp is not last:
                 last = stamp
