@@ -95,7 +95,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--profile", default="8b-h100", help="of the engines [8b-h100]")
     parser.add_argument("--kv-tokens", type=int, default=1_000_000, help="of each [1,000,000]")
     parser.add_argument("--speed", type=float, default=2.0, help="of engines and arrivals [2]")
-    parser.add_argument("--load", type=float, default=2.0, help="arrivals, to the trace's [2]")
+    parser.add_argument("--load", type=float, default=2.6, help="arrivals, to the trace's [2.6]")
     parser.add_argument(
         "--contender",
         action="append",
