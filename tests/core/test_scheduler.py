@@ -173,6 +173,19 @@ def test_a_busy_cluster_is_asked_at_most_once_per_node() -> None:
     assert effect.reason is Reason.NODE_BUSY
 
 
+def test_one_that_failed_waits_where_the_other_nodes_have_all_that_they_may() -> None:
+    driver = Driver()
+    for name in ("a", "b"):
+        driver.join(name, concurrency_max=1)
+        driver.describe(name)
+    first, other = placed(driver, "r1").node, placed(driver, "r2").node
+    (held,) = driver.fail("r1", FailureKind.CLOSED)
+    assert isinstance(held, Held), held
+    (second,) = driver.settle("r2")
+    assert isinstance(second, Placed)
+    assert (second.request_id, second.node) == ("r1", other) != ("r1", first)
+
+
 def test_requests_alone_do_not_take_the_last_node_out_but_probes_do() -> None:
     """Engines that fail some of their requests were all out at once: 503 for everything."""
     driver = Driver()

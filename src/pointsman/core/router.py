@@ -66,7 +66,7 @@ class Router:
         """Where `request` should go. `every_node` costs candidates that cannot win, too.
 
         Of those that are held no more than `ahead_max` get room before it. One that failed and is
-        tried `again` may wait inside an engine: who cannot be placed now is refused.
+        tried `again` may wait inside an engine, and has waited for one before.
         """
         nodes = eligible(self._cluster, request, tried, demand.context_tokens)
         if not nodes:

@@ -199,7 +199,7 @@ class Scheduler(SchedulerState):
         refusal = Refusal(reason, ANSWERS[reason].message)
         busy, failed = attempt.busy, len(attempt.tried) - attempt.busy
         goes_on = may_go_on(self._retries.rules, failed=failed, busy=busy)
-        if not goes_on or not isinstance(route.answer, Choice):
+        if not goes_on or isinstance(route.answer, Refusal):
             return self._refuse(attempt, route.answered(refusal), now_s)
         if not self._retries.take():
             spent = Refusal(reason, f"{refusal.detail} The retry budget is spent.")
