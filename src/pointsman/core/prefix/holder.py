@@ -202,8 +202,9 @@ def _pop_common(hashes: "array[int]", blocks: Sequence[KeptInt]) -> int:
 
 def _without(hashes: "array[int]", dead: "array[int]") -> "array[int]":
     """`hashes` but for the dead: of one that came again, but for the earlier place."""
-    gone = frozenset(dead)
-    live = array(HASH_CODE, [block for block in hashes if block not in gone])
+    kept: Sequence[KeptInt] = hashes
+    gone: frozenset[KeptInt] = frozenset(dead)
+    live = array(HASH_CODE, [block for block in kept if block not in gone])
     if len(live) + len(dead) == len(hashes):
         return live
     live, places = array(HASH_CODE), Counter(dead)
