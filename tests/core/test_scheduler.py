@@ -7,13 +7,20 @@ from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.events import (
     IndexTrust,
     ModelCard,
+    NodeDraining,
     NodeProbed,
     NodeReported,
     NodeSignals,
     PolicyChosen,
 )
 from pointsman.core.ids import NodeId, RequestId
-from pointsman.core.limits import BUSY_ATTEMPTS_MAX, BUSY_MEMORY_S, PROBE_FAILURES_MAX, STARTING_S
+from pointsman.core.limits import (
+    BUSY_ATTEMPTS_MAX,
+    BUSY_MEMORY_S,
+    PRIORITY_HIGH,
+    PROBE_FAILURES_MAX,
+    STARTING_S,
+)
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.policies import catalog
 from pointsman.core.request import Outcome
@@ -184,6 +191,23 @@ def test_one_that_failed_waits_where_the_other_nodes_have_all_that_they_may() ->
     (second,) = driver.settle("r2")
     assert isinstance(second, Placed)
     assert (second.request_id, second.node) == ("r1", other) != ("r1", first)
+
+
+def test_one_that_failed_and_waits_takes_the_place_of_a_less_urgent_one() -> None:
+    driver = Driver(SchedulerOptions(queue_length_max=1))
+    for name in ("a", "b"):
+        driver.join(name, concurrency_max=1)
+        driver.describe(name)
+    urgent = placed(driver, "urgent", priority=PRIORITY_HIGH)
+    placed(driver, "other")
+    (waits,) = driver.arrive("less urgent")
+    assert isinstance(waits, Held), waits
+    driver.step(NodeDraining(urgent.node_id, draining=True))
+    held, refusal = driver.fail("urgent", FailureKind.CLOSED)
+    assert isinstance(held, Held), held
+    assert isinstance(refusal, Refused), refusal
+    assert (refusal.request_id, refusal.reason) == ("less urgent", Reason.QUEUE_FULL)
+    assert driver.scheduler.held == 1
 
 
 def test_requests_alone_do_not_take_the_last_node_out_but_probes_do() -> None:

@@ -7,7 +7,7 @@ events with the same seed give the same effects.
 
 from collections.abc import Callable
 from random import Random
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from pointsman.core import records
 from pointsman.core.admission.retry_budget import may_go_on
@@ -46,7 +46,7 @@ from pointsman.core.request_events import (
 from pointsman.core.row import Row
 from pointsman.core.state import SchedulerState
 
-_CROWDED_OUT = Refusal(Reason.QUEUE_FULL, "More urgent requests took all room to wait.")
+_CROWDED_OUT: Final = Refusal(Reason.QUEUE_FULL, "More urgent requests took all room to wait.")
 
 
 class Scheduler(SchedulerState):
@@ -183,7 +183,8 @@ class Scheduler(SchedulerState):
         self._judge.failed(flight, event.kind, now_s)
         self._membership.give_way()
         again = self._place_again(flight, event.kind, now_s)
-        return [again, *self._recalls.rescue(now_s), *self._retry_held(now_s)]
+        moved = [*self._recalls.rescue(now_s), *self._retry_held(now_s)]
+        return [again, *moved, *self._make_way(now_s)]
 
     def _queue_again(self, attempt: Attempt, now_s: float) -> list[Effect]:
         """A recalled request waits among the others, some of which may be more urgent. Where that
