@@ -1,10 +1,10 @@
 """Retries stay a share of first attempts."""
 
 from pointsman.core.admission.retry_budget import RetryBudget
-from pointsman.core.errors import FailureKind
+from pointsman.core.errors import FailureKind, Reason
 from pointsman.core.limits import RETRY_BUDGET_MIN, RETRY_BUDGET_RATIO, RetryRules
 from pointsman.core.options import SchedulerOptions
-from pointsman.core.request_events import Placed, Refused
+from pointsman.core.request_events import Held, Placed, Refused
 from tests.support.driver import Driver
 
 
@@ -42,6 +42,23 @@ def test_what_is_refused_pays_nothing_in() -> None:
         assert isinstance(driver.arrive(f"x{number}", model="no such model")[0], Refused)
     driver.arrive("r2")
     assert isinstance(driver.fail("r2", FailureKind.UNREACHABLE)[0], Refused)
+
+
+def test_one_that_failed_and_cannot_wait_costs_no_retry() -> None:
+    rules = RetryRules(budget_min=1, budget_ratio=0.0)
+    driver = Driver(SchedulerOptions(queue_length_max=1, retries=rules))
+    for name in ("a", "b"):
+        driver.join(name, concurrency_max=1)
+        driver.describe(name)
+    driver.arrive("r1")
+    driver.arrive("r2")
+    driver.arrive("waits")
+    refused, second = driver.fail("r1", FailureKind.CLOSED)
+    assert isinstance(refused, Refused), refused
+    assert refused.reason is Reason.QUEUE_FULL
+    assert isinstance(second, Placed), second
+    assert driver.scheduler.stats.retried == 0
+    assert isinstance(driver.fail("waits", FailureKind.CLOSED)[0], Held), "the budget is untouched"
 
 
 def test_a_long_calm_does_not_save_up_a_storm() -> None:

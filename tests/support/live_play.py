@@ -61,9 +61,10 @@ async def play(
     policy: str,
     config: Config | None = None,
     name: str = "",
+    seed: int = 0,
 ) -> tuple[ReplayedRun, LiveBed]:
     """Send everything when it is due, and wait for the last answer. Each part of the traffic has
-    a key of its own: to the gateway it is one client."""
+    a key of its own: to the gateway it is one client. `seed` is the one that drew the requests."""
     parts = {request.part: [r for r in requests if r.part == request.part] for request in requests}
     keys = tuple(map(_key, parts))
     async with live_bed(scenario, policy=policy, config=config, keys=keys) as bed:
@@ -83,7 +84,8 @@ async def play(
             for _, client in runs:
                 client.close()
         bed.scheduler.check()
-        return _replayed(scenario, name or policy, bed, [run for run, _ in runs], began_s), bed
+        sent = [run for run, _ in runs]
+        return _replayed(scenario, name or policy, bed, sent, began_s, seed=seed), bed
 
 
 def _run(
@@ -113,14 +115,20 @@ def _key(part: str) -> str:
 
 
 def _replayed(
-    scenario: Scenario, name: str, bed: LiveBed, runs: Sequence[LoadRun], began_s: float
+    scenario: Scenario,
+    name: str,
+    bed: LiveBed,
+    runs: Sequence[LoadRun],
+    began_s: float,
+    *,
+    seed: int,
 ) -> ReplayedRun:
     """Of all parts together, in order of when they were due."""
     records = sorted((r for run in runs for r in _placed(run, bed)), key=lambda r: r.due_s)
     return ReplayedRun(
         scenario=scenario.name,
         policy=name,
-        seed=0,
+        seed=seed,
         duration_s=perf_counter() - began_s,
         records=tuple(replace(record, index=place) for place, record in enumerate(records)),
         series=bed.series(),

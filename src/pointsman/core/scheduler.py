@@ -132,7 +132,9 @@ class Scheduler(SchedulerState):
         self._bookings.book(attempt, route, node, row, now_s)
         self._policy.placed(request, row)
         self.guard.placed(request, now_s, again=bool(attempt.tried))
-        if not attempt.tried and not attempt.recalls:
+        if attempt.tried:
+            self.stats.retried += 1
+        elif not attempt.recalls:
             self._retries.attempted()
         self.stats.placed += 1
         return Placed(request.id, node.id, node.name, node.spec.url, decision)
@@ -202,11 +204,13 @@ class Scheduler(SchedulerState):
         goes_on = may_go_on(self._retries.rules, failed=failed, busy=busy)
         if not goes_on or isinstance(route.answer, Refusal):
             return self._refuse(attempt, route.answered(refusal), now_s)
-        if not self._retries.take():
+        if self._retries.is_spent:
             spent = Refusal(reason, f"{refusal.detail} The retry budget is spent.")
             return self._refuse(attempt, route.answered(spent), now_s)
-        self.stats.retried += 1
-        return self._place(attempt, route, now_s)
+        effect = self._place(attempt, route, now_s)
+        if not isinstance(effect, Refused):  # as where the queue is full
+            self._retries.take()
+        return effect
 
     def _settled(self, event: Settled, now_s: float) -> list[Effect]:
         flight = self._bookings.take(event.request_id)

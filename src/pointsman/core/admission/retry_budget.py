@@ -36,9 +36,14 @@ class RetryBudget:
         if self._tokens < self._tokens_max:
             self._tokens += self._ratio
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether no retry may be made."""
+        return self._tokens < 1.0
+
     def take(self) -> bool:
         """Whether a retry may be made. If so, it is booked."""
-        if self._tokens < 1.0:
+        if self.is_spent:
             return False
         self._tokens -= 1.0
         return True
