@@ -1,5 +1,7 @@
 """GPU and network signals: what is not known is None, never zero. No GPU is needed here."""
 
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -21,6 +23,32 @@ async def test_what_the_machine_tells_is_an_addition(
     monkeypatch.setattr(machine, "read", lambda: 1 / 0)
     await machine.watch([])
     assert "are not looked at any more" in caplog.text
+
+
+HUNG_DRIVER = """
+import asyncio, threading
+from types import SimpleNamespace
+from pointsman.agent.machine import Machine
+from pointsman.agent.tcp import Retransmits
+
+def hang():
+    asked.set()
+    threading.Event().wait()
+
+async def main():
+    machine = Machine(SimpleNamespace(read=hang), Retransmits())
+    watching = asyncio.create_task(machine.watch([]))
+    while not asked.is_set():
+        await asyncio.sleep(0.01)
+    watching.cancel()
+
+asked = threading.Event()
+asyncio.run(main())
+"""
+
+
+def test_a_driver_that_hangs_keeps_no_agent_from_ending() -> None:
+    subprocess.run([sys.executable, "-c", HUNG_DRIVER], check=True, timeout=60)
 
 
 class FakeNvml(ModuleType):

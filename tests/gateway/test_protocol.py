@@ -3,11 +3,13 @@
 import asyncio
 import gzip
 import json
+import threading
 import zlib
+from typing import Any
 
 import pytest
 
-from pointsman.core.errors import Reason
+from pointsman.core.errors import EndCause, Reason
 from pointsman.gateway import GatewayOptions
 from tests.gateway.conftest import rig
 from tests.support.upstreams import OK_BODY, Served, answer_ok, get, post
@@ -237,6 +239,79 @@ async def test_a_body_that_cannot_be_decoded_is_refused(
         line = f"Content-Encoding: {encoding}"
         answer = await it.ask(post("/v1/completions", packed, line))
         assert answer.status == status
+        assert not it.placer.order
+
+
+async def test_a_body_that_cannot_be_decoded_is_not_kept() -> None:
+    """On a connection that stays, thousands of them would leave no room for others."""
+    async with rig(echo) as it:
+        client = await it.connect()
+        await client.send(post("/v1/completions", BODY, "Content-Encoding: zstd"))
+        assert (await client.answer()).status == 415
+        assert it.gateway.state().bodies_bytes == 0
+
+
+async def test_all_bodies_together_are_bounded_as_they_are_decoded() -> None:
+    options = GatewayOptions(sweep_s=0.02, body_bytes_max=1_000, bodies_bytes_max=1_500)
+    async with rig(echo, options=options) as it:
+        first = await it.connect()
+        await first.send(post(body=b"x" * 1_000)[:-1])
+        await it.until(lambda: it.gateway.state().bodies_bytes == 999)
+        packed = gzip.compress(b"x" * 1_000)
+        answer = await it.ask(post("/v1/completions", packed, "Content-Encoding: gzip"))
+        assert answer.status == 429
+        assert it.gateway.state().bodies_bytes == 999
+
+
+LARGE = json.dumps({"model": "m", "prompt": "x" * 1_000_000}).encode()
+
+
+class Inflating:
+    """Stands in for zlib's: knows in which threads it works, and may be held up."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.threads: list[str] = []
+        self.may_go_on = threading.Event()
+        self._begin = zlib.decompressobj
+        monkeypatch.setattr(zlib, "decompressobj", self._record)
+
+    def _record(self, wbits: int) -> Any:
+        self.threads.append(threading.current_thread().name)
+        if self.threads[-1] != threading.main_thread().name:
+            self.may_go_on.wait(30)
+        return self._begin(wbits)
+
+
+@pytest.mark.parametrize("level", [0, 9])  # no smaller, and a thousandth
+async def test_a_large_body_is_inflated_beside_the_loop(
+    level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inflating = Inflating(monkeypatch)
+    async with rig(echo) as it:
+        client = await it.connect()
+        packed = gzip.compress(LARGE, level)
+        await client.send(post("/v1/completions", packed, "Content-Encoding: gzip"))
+        await it.until(lambda: len(inflating.threads) == (1 if level == 0 else 2))
+        assert inflating.threads[-1] != threading.main_thread().name
+        assert (await it.ask(post("/v1/completions", BODY))).body == BODY
+        inflating.may_go_on.set()
+        assert (await client.answer()).body == LARGE
+
+
+async def test_a_client_may_leave_while_its_body_is_inflated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inflating = Inflating(monkeypatch)
+    async with rig(echo) as it:
+        client = await it.connect()
+        packed = gzip.compress(LARGE)
+        await client.send(post("/v1/completions", packed, "Content-Encoding: gzip"))
+        await it.until(lambda: len(inflating.threads) == 2)
+        client.leave()
+        await it.until(lambda: bool(it.records.ended))
+        inflating.may_go_on.set()
+        await asyncio.get_running_loop().run_in_executor(None, lambda: None)
+        assert it.records.ended[0].end is EndCause.CLIENT_GONE
         assert not it.placer.order
 
 

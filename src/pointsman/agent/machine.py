@@ -3,6 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from concurrent.futures import Future
+from threading import Thread
 
 from pointsman.agent.gpu import Gpus
 from pointsman.agent.report import EngineReport
@@ -24,16 +26,26 @@ class Machine:
         self._retransmits = retransmits
 
     async def watch(self, reports: Sequence[EngineReport]) -> None:
-        """Look until cancelled. It looks in a thread, since a driver may take its time."""
-        while True:
-            try:
-                signals = await asyncio.to_thread(self.read)
-            except Exception:  # the driver's outermost loop: what it tells is an addition
-                log.exception("the machine's GPUs and network are not looked at any more")
-                return
+        """Look until cancelled, or until a look has failed: what it tells is an addition."""
+        while (signals := await self._look()) is not None:
             for report in reports:
                 report.observe(signals)
             await asyncio.sleep(INTERVAL_S)
+
+    async def _look(self) -> NodeSignals | None:
+        """Look in a thread, since a driver may take its time; in one that nobody waits for at the
+        end, as for `asyncio.to_thread`'s, since it may take for ever."""
+        looked: Future[NodeSignals | None] = Future()
+        looked.set_running_or_notify_cancel()  # the thread goes on when its caller is cancelled
+        Thread(target=lambda: looked.set_result(self._read()), daemon=True).start()
+        return await asyncio.wrap_future(looked)
+
+    def _read(self) -> NodeSignals | None:
+        try:
+            return self.read()
+        except Exception:  # the thread's outermost frame
+            log.exception("the machine's GPUs and network are not looked at any more")
+            return None
 
     def read(self) -> NodeSignals:
         """What is known at this moment."""

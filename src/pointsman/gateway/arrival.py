@@ -1,8 +1,10 @@
-"""A request between its last byte and the placer: read, let in by its key, tokenised."""
+"""A request between its last byte and the placer: decoded, read, let in by its key, tokenised."""
 
+import asyncio
 import logging
 from array import array
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from pointsman.core.blocks import Prompt
@@ -20,7 +22,8 @@ from pointsman.gateway.keys import Key
 from pointsman.gateway.routing import (
     RequestRefused,
     core_request,
-    decoded_body,
+    decoded_at_once,
+    inflated,
     known_by_prompt,
     priority_lines,
     routing_fields,
@@ -47,7 +50,8 @@ class Arrival:
     bytes_in = 0
     wants_stream = False
     _priority_lines = b""
-    _withdraw: Callable[[], None] | None = None
+    _withdraw: Callable[[], object] | None = None
+    _refused: RequestRefused | None = None  # its body cannot be decoded
     _claim: Claim | None = None
     _replaces = False  # an older request under its key, if it is let in
 
@@ -69,18 +73,71 @@ class Arrival:
         self._key = key
         self._visit = None if key is None else Visit(key, shared)
 
-    def read(self, request_id: RequestId, body: bytes) -> Request:
-        """What the scheduler is asked. Raises RequestRefused, BadRequest."""
-        if self._head.idempotency_key:
-            self._stake_claim(request_id, body)
-        encoding = self._head.content_encoding
-        if encoding:
-            body = decoded_body(encoding, body, self._shared.options.body_bytes_max)
-            self._client.hold_bytes(len(body) - self.bytes_in)
+    def decode(self, body: bytes, ready: Callable[[], None], crashed: Callable[[], None]) -> None:
+        """Hold the body, which the connection has counted, without its content encoding. Then call
+        `ready`: at once or, as `tokenize` does, later."""
+        self.body, self.bytes_in = body, len(body)
+        if self._head.content_encoding and not self._decode_at_once():
+            self._inflate(ready, crashed)
+        else:
+            ready()
+
+    def _decode_at_once(self) -> bool:
+        """Whether that is done, or cannot be."""
+        options = self._shared.options
+        try:
+            body = decoded_at_once(self._head.content_encoding, self.body, options.body_bytes_max)
+            if body is None:
+                return False
+            self._replace(body)
+        except RequestRefused as refused:
+            self._refused = refused
+        return True
+
+    def _inflate(self, ready: Callable[[], None], crashed: Callable[[], None]) -> None:
+        loop, bytes_max = asyncio.get_running_loop(), self._shared.options.body_bytes_max
+        inflating = loop.run_in_executor(None, inflated, self.body, bytes_max)
+        inflating.add_done_callback(partial(self._inflated, ready, crashed))
+        self._withdraw = inflating.cancel
+
+    def _inflated(
+        self,
+        ready: Callable[[], None],
+        crashed: Callable[[], None],
+        inflating: "asyncio.Future[bytes]",
+    ) -> None:
+        if self._withdraw is None:
+            return  # it has left meanwhile
+        self._withdraw = None
+        try:
+            self._replace(inflating.result())
+        except RequestRefused as refused:
+            self._refused = refused
+        try:
+            ready()
+        except Exception:  # a callback of the loop's is a driver's outermost frame
+            log.exception("a request could not go on after its body was decoded")
+            crashed()
+
+    def _replace(self, body: bytes) -> None:
+        """Hold the decoded body instead. Raises RequestRefused where that is too much."""
+        shared, more_bytes = self._shared, len(body) - len(self.body)
+        if shared.bodies_bytes + more_bytes > shared.options.bodies_bytes_max:
+            raise RequestRefused(Reason.QUEUE_FULL, "The gateway holds too many request bodies.")
+        self._client.hold_bytes(more_bytes)
         self.body = body
+
+    def read(self, request_id: RequestId) -> Request:
+        """What the scheduler is asked. Raises RequestRefused, BadRequest."""
+        if self._shared.draining:
+            raise RequestRefused(Reason.DRAINING)
+        if self._refused is not None:
+            raise self._refused
+        if self._head.idempotency_key:
+            self._stake_claim(request_id)
         if self.placer is self._shared.kept_placer:
             return self._read_kept(request_id)
-        fields = routing_fields(self.endpoint, self._head, body)
+        fields = routing_fields(self.endpoint, self._head, self.body)
         self._check_kept(fields.previous_response_id)
         self.wants_stream = fields.stream
         self.model = ModelName(fields.model or "")
@@ -169,14 +226,14 @@ class Arrival:
         """Whether the sender may be many people: an address, or a gateway with a key."""
         return self._key is None or self._key.rules.names_tenants
 
-    def _stake_claim(self, request_id: RequestId, body: bytes) -> None:
+    def _stake_claim(self, request_id: RequestId) -> None:
         head = self._head
         self._claim, older = self._shared.claims.stake(
             request_id,
             client=self._sender(),
             key=head.idempotency_key,
             path=head.path,
-            body=body,
+            body=self.body,
         )
         self._replaces = older is not None
 

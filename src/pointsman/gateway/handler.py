@@ -78,12 +78,11 @@ class Handler:
 
     def start(self, body: bytes) -> None:
         """Take the request up. It may be over when this returns."""
-        self._arrival.bytes_in = len(body)
-        if self._shared.draining:
-            self._refuse(Reason.DRAINING)
-            return
+        self._arrival.decode(body, self._read, self.crashed)
+
+    def _read(self) -> None:
         try:
-            request = self._arrival.read(self._exchange.request_id, body)
+            request = self._arrival.read(self._exchange.request_id)
         except RequestRefused as refused:
             self._refuse(refused.reason, refused.detail, retry_after_s=refused.wait_s)
         except BadRequest as bad:

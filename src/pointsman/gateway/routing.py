@@ -33,6 +33,8 @@ _PRIORITY_LINE: Final = b"%b: %%d\r\n" % PRIORITY_HEADER.encode()
 _WITH_FORMS: Final = (Endpoint.AUDIO, Endpoint.OTHER)
 _HINT_CHARS_MAX: Final = 256
 _SLO_TTFT_MS_MAX: Final = 3_600_000.0
+_AT_ONCE_PACKED_BYTES_MAX: Final = 64 * 1024
+_AT_ONCE_BYTES_MAX: Final = 256 * 1024
 
 
 class RequestRefused(Exception):  # noqa: N818 - named by whose fault it is
@@ -47,29 +49,38 @@ class RequestRefused(Exception):  # noqa: N818 - named by whose fault it is
         self.wait_s = wait_s
 
 
-def decoded_body(encoding: bytes, body: bytes, bytes_max: int) -> bytes:
-    """The body without its content encoding. Raises RequestRefused.
-
-    Decoding stops at `bytes_max`, so a small body cannot blow up to a large one.
-    """
+def decoded_at_once(encoding: bytes, body: bytes, bytes_max: int) -> bytes | None:
+    """The body without its content encoding; None where that is more than a millisecond's work,
+    which is `inflated`'s. Raises RequestRefused."""
     if encoding in (b"", b"identity"):
         return body
     if encoding not in (b"gzip", b"x-gzip", b"deflate"):
         raise RequestRefused(Reason.ENCODING_UNSUPPORTED)
+    if len(body) > _AT_ONCE_PACKED_BYTES_MAX:
+        return None
+    return _inflated(body, min(bytes_max, _AT_ONCE_BYTES_MAX))
+
+
+def inflated(body: bytes, bytes_max: int) -> bytes:
+    """The body of a zlib encoding. Raises RequestRefused. To be called in a thread: zlib lets the
+    interpreter's others run meanwhile."""
+    data = _inflated(body, bytes_max)
+    if data is None:
+        detail = f"The decoded body is larger than {bytes_max} bytes."
+        raise RequestRefused(Reason.BODY_TOO_LARGE, detail)
+    return data
+
+
+def _inflated(body: bytes, bytes_max: int) -> bytes | None:
+    """None if it is larger: it stops there, so a small body cannot blow up to a large one."""
+    inflater = zlib.decompressobj(wbits=47)  # zlib or gzip, told apart by their heads
     try:
-        return _inflated(body, bytes_max)
+        data = inflater.decompress(body, bytes_max + 1)
     except zlib.error:
         detail = "The body does not decode as its encoding."
         raise RequestRefused(Reason.BAD_REQUEST, detail) from None
-
-
-def _inflated(body: bytes, bytes_max: int) -> bytes:
-    inflater = zlib.decompressobj(wbits=47)  # zlib or gzip, told apart by their heads
-    data = inflater.decompress(body, bytes_max + 1)
     if len(data) > bytes_max:
-        raise RequestRefused(
-            Reason.BODY_TOO_LARGE, f"The decoded body is larger than {bytes_max} bytes."
-        )
+        return None
     if not inflater.eof or inflater.unused_data:
         raise RequestRefused(Reason.BAD_REQUEST, "The compressed body is cut short or has a tail.")
     return data
