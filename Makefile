@@ -104,7 +104,7 @@ bench-overload: setup  ## the same for real, against simulated engines over sock
 bench-scale: setup  ## decision time before 8 to 1,024 simulated engines
 	$(BIN)/python -m bench.scale
 
-bench-live: setup $(PEERS_INSTALLED)  ## a real trace live, beside the peers and the simulator: 15 minutes
+bench-live: setup $(PEERS_INSTALLED)  ## a real trace live, beside the peers and the simulator: 35 minutes
 	@mkdir -p out
 	$(BIN)/python -m bench.live --trace $(TRACES)/mooncake_conversation.jsonl.gz --json out/live.json
 

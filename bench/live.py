@@ -3,10 +3,10 @@
     python -m bench.live [--trace FILE] [--requests 600] [--contender smg:cache_aware …]
 
 Each router in turn stands in front of fresh simulated engines (`pointsman engine`) and gets the
-same requests at the same times; what is measured is measured by the client, or said by the engines
-in `usage`. Then the simulator does the same for the policies that it knows. Engines and arrivals
-may be sped up together (`--speed`), so that the load stays `--load` times the trace's own; what the
-routers and the client cost is not sped up, so 1 is nearest to life.
+same requests at the same times, `--turns` times; what is measured is measured by the client, or
+said by the engines in `usage`. Then the simulator does the same for the policies that it knows.
+Engines and arrivals may be sped up together (`--speed`), so that the load stays `--load` times the
+trace's own; what the routers and the client cost is not sped up, so 1 is nearest to life.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from bench.live_table import OURS, Contender, Cores, Simulated, show
+from bench.live_table import OURS, Contender, Cores, Simulated, Turn, show
 from bench.live_twin import (
     SLO,
     network,
@@ -82,7 +82,7 @@ def main() -> None:
     )
     traffic = _slice(options)
     _introduce(traffic, fleet)
-    found = uvloop.run(_contest(_contenders(options), traffic, fleet))
+    found = uvloop.run(_contest(_contenders(options), traffic, fleet, turns=options.turns))
     _write(options, found)
     show(found, _simulated(found, traffic, fleet, runs=options.twins))
 
@@ -103,9 +103,10 @@ def _options() -> argparse.Namespace:
         help=f"repeatable; ours may have {TOKEN_IDS} behind it; the first of ours is judged "
         f"[{' '.join(CONTENDERS)}]",
     )
+    parser.add_argument("--turns", type=int, default=3, help="of each; one scatters by 15 % [3]")
     parser.add_argument("--twins", type=int, default=3, help="simulations of each policy; 0: none")
     parser.add_argument("--json", type=Path, help="write the runs, for `pointsman compare`")
-    parser.add_argument("--html", type=Path, help="write a page with plots")
+    parser.add_argument("--html", type=Path, help="write a page with plots of the first turns")
     return parser.parse_args()
 
 
@@ -151,21 +152,27 @@ def _contenders(options: argparse.Namespace) -> list[Gateway]:
 
 
 async def _contest(
-    gateways: Sequence[Gateway], traffic: Slice, fleet: FleetPlan
+    gateways: Sequence[Gateway], traffic: Slice, fleet: FleetPlan, *, turns: int
 ) -> list[Contender]:
-    """All in turn, each in front of engines that nobody used before."""
-    found = []
-    for number, gateway in enumerate(gateways, 1):
-        _say(f"{number}/{len(gateways)}: {gateway.label}")
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                found.append(await _stand(gateway, Path(folder), traffic, fleet))
-        except RuntimeError as error:
-            _say(f"LEFT OUT: {error}")
-    return found
+    """All of them once, and again: so whatever else the machine does meets all alike."""
+    taken: dict[Gateway, list[Turn]] = {gateway: [] for gateway in gateways}
+    for number in range(1, turns + 1):
+        for gateway in gateways:
+            _say(f"turn {number} of {turns}: {gateway.label}")
+            try:
+                with tempfile.TemporaryDirectory() as folder:
+                    taken[gateway].append(await _turn(gateway, Path(folder), traffic, fleet))
+            except RuntimeError as error:
+                _say(f"LEFT OUT: {error}")
+    return [
+        Contender(router=gateway.name, kind=gateway.kind, turns=tuple(of_one))
+        for gateway, of_one in taken.items()
+        if of_one
+    ]
 
 
-async def _stand(gateway: Gateway, folder: Path, traffic: Slice, fleet: FleetPlan) -> Contender:
+async def _turn(gateway: Gateway, folder: Path, traffic: Slice, fleet: FleetPlan) -> Turn:
+    """In front of engines that nobody used before."""
     async with (
         simulated_engines(fleet, folder) as engines,
         running(gateway, engines.urls, folder, kv_events=engines.kv_events) as one,
@@ -174,7 +181,7 @@ async def _stand(gateway: Gateway, folder: Path, traffic: Slice, fleet: FleetPla
         return await _measure(one, engines, traffic, fleet)
 
 
-async def _measure(one: Running, engines: Fleet, traffic: Slice, fleet: FleetPlan) -> Contender:
+async def _measure(one: Running, engines: Fleet, traffic: Slice, fleet: FleetPlan) -> Turn:
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     before = _used(one, engines)
     client = LoadClient(parse_target(f"http://127.0.0.1:{one.port}"))
@@ -185,21 +192,21 @@ async def _measure(one: Running, engines: Fleet, traffic: Slice, fleet: FleetPla
     client_cores, router_cores, engine_cores, busy_cores = (
         (end - begin) / load.duration_s for begin, end in zip(before, after, strict=True)
     )
-    return Contender(
-        router=one.gateway.name,
-        kind=one.gateway.kind,
-        run=Run(
-            label=one.gateway.label,
-            target=f"http://127.0.0.1:{one.port}",
-            model=MODEL,
-            policy=one.gateway.kind,
-            started_at=started_at,
-            duration_s=load.duration_s,
-            slo=SLO,
-            workload=traffic.workload,
-            load=traffic.load,
-            records=tuple(records),
-        ),
+    run = Run(
+        label=one.gateway.label,
+        target=f"http://127.0.0.1:{one.port}",
+        model=MODEL,
+        policy=one.gateway.kind,
+        started_at=started_at,
+        duration_s=load.duration_s,
+        slo=SLO,
+        workload=traffic.workload,
+        load=traffic.load,
+        records=tuple(records),
+    )
+    return Turn(
+        run=run,
+        summary=run.summary(),
         cores=Cores(
             cores=os.cpu_count() or 1,
             client=client_cores,
@@ -244,13 +251,13 @@ def _simulated(
 
 
 def _write(options: argparse.Namespace, found: Sequence[Contender]) -> None:
-    runs = tuple(one.run for one in found)
-    if not runs:
+    if not found:
         return
     if options.json:
-        options.json.write_bytes(encode_runs(runs))
+        turns = tuple(turn.run for one in found for turn in one.turns)
+        options.json.write_bytes(encode_runs(turns))
     if options.html:
-        options.html.write_text(render_page(runs))
+        options.html.write_text(render_page(tuple(one.turns[0].run for one in found)))
 
 
 def _say(line: str) -> None:

@@ -41,23 +41,34 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True):
     machine: float
 
 
-class Contender(msgspec.Struct, frozen=True, kw_only=True):
-    """One router, as it was asked to route, live. `overhead_s` is what the path adds to the first
-    token of a request that is alone."""
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """All requests once through one router, to engines that nobody used before. `overhead_s` is
+    what the path adds to the first token of a request that is alone."""
 
-    router: str
-    kind: str
     run: Run
+    summary: Summary
     cores: Cores
     overhead_s: float
 
-    @property
-    def label(self) -> str:
-        return self.run.label
+
+class Contender(msgspec.Struct, frozen=True, kw_only=True):
+    """One router, as it was asked to route, live: at least one turn."""
+
+    router: str
+    kind: str
+    turns: tuple[Turn, ...]
 
     @property
-    def summary(self) -> Summary:
-        return self.run.summary()
+    def label(self) -> str:
+        return self.turns[0].run.label
+
+    @property
+    def summaries(self) -> list[Summary]:
+        return [turn.summary for turn in self.turns]
+
+    @property
+    def overhead_s(self) -> float:
+        return statistics.mean(turn.overhead_s for turn in self.turns)
 
     @property
     def twin(self) -> Twin:
@@ -83,16 +94,20 @@ def show(found: Sequence[Contender], twins: Simulated) -> None:
 
 
 def verdicts(found: Sequence[Contender]) -> Iterator[str]:
-    """Our default, which comes first of ours, against the better of the peers."""
+    """Our default, which comes first of ours, against the better of the peers: means over their
+    turns, and the range of the ratios of turns that were next to each other."""
     ours = [one for one in found if one.router == OURS]
     peers = [one for one in found if one.router != OURS]
     if not ours or not peers:
         return
     for name, value in (("mean", ttft_mean_s), ("p95", ttft_p95_s)):
-        best = min(peers, key=lambda one: value(one.summary))
-        ratio = value(ours[0].summary) / value(best.summary)
+        best = min(peers, key=lambda one: _mean(value, one.summaries))
+        ratio = _mean(value, ours[0].summaries) / _mean(value, best.summaries)
+        pairs = zip(ours[0].summaries, best.summaries, strict=False)
+        ratios = sorted(value(mine) / value(theirs) for mine, theirs in pairs)
+        told = f"{ratio:.2f} (turns {ratios[0]:.2f}-{ratios[-1]:.2f})"
         verdict = f"{'within' if ratio <= PEER_BAR else 'OVER'} the bar {PEER_BAR}"
-        yield f"TTFT {name}: {ours[0].label} {ratio:.2f} of {best.label}, {verdict}"
+        yield f"TTFT {name}: {ours[0].label} {told} of {best.label}, {verdict}"
 
 
 def twin_verdicts(found: Sequence[Contender], twins: Simulated) -> Iterator[str]:
@@ -101,7 +116,7 @@ def twin_verdicts(found: Sequence[Contender], twins: Simulated) -> Iterator[str]
     for one in ours:
         summaries = twins[one.twin]
         for name, value in (("mean TTFT", ttft_mean_s), ("hit ratio", _hit_ratio)):
-            off = _mean(value, summaries) / value(one.summary) - 1
+            off = _mean(value, summaries) / _mean(value, one.summaries) - 1
             verdict = f"{'within' if abs(off) <= TWIN_BAR else 'OVER'} the bar {TWIN_BAR:.0%}"
             yield f"simulator, {one.label}: {name} {off:+.0%} of live, {verdict}"
     yield from _ranking(ours, twins)
@@ -109,7 +124,7 @@ def twin_verdicts(found: Sequence[Contender], twins: Simulated) -> Iterator[str]
 
 def _ranking(ours: Sequence[Contender], twins: Simulated) -> Iterator[str]:
     """By mean TTFT; those that live runs do not tell apart may stand in either order."""
-    live = {one.label: ttft_mean_s(one.summary) for one in ours}
+    live = {one.label: _mean(ttft_mean_s, one.summaries) for one in ours}
     simulated = {one.label: _mean(ttft_mean_s, twins[one.twin]) for one in ours}
     ranked = sorted(live, key=lambda label: live[label])
     swapped = [
@@ -123,15 +138,15 @@ def _ranking(ours: Sequence[Contender], twins: Simulated) -> Iterator[str]:
 
 def warnings(found: Sequence[Contender]) -> Iterator[str]:
     """Whatever makes a run worth less."""
-    for one in found:
-        summary, cores = one.summary, one.cores
+    for turn in (turn for one in found for turn in one.turns):
+        label, summary, cores = turn.run.label, turn.summary, turn.cores
         if cores.machine > BUSY_SHARE_MAX * cores.cores:
-            yield f"{one.label}: {cores.machine:.1f} of {cores.cores} cores were busy"
+            yield f"{label}: {cores.machine:.1f} of {cores.cores} cores were busy"
         if summary.lag_s is not None and summary.lag_s.p99 > LAG_S_MAX:
-            yield f"{one.label}: the client lagged by {summary.lag_s.p99 * 1e3:.0f} ms at p99"
+            yield f"{label}: the client lagged by {summary.lag_s.p99 * 1e3:.0f} ms at p99"
         if summary.errors:
             causes = ", ".join(f"{group.cause} x{group.requests}" for group in summary.error_groups)
-            yield f"{one.label}: {summary.errors} of {summary.requests} failed: {causes}"
+            yield f"{label}: {summary.errors} of {summary.requests} failed: {causes}"
 
 
 def ttft_mean_s(summary: Summary) -> float:
@@ -157,39 +172,30 @@ def _mean(value: Callable[[Summary], float], summaries: Sequence[Summary]) -> fl
 
 
 def _live_table(found: Sequence[Contender]) -> Table:
-    table = _table("Live: times in seconds; cores kept busy, and what the path adds when idle")
-    for heading in ("TTFT\nmean", "p50", "p95", "p99", "e2e\nmean", "TPOT\nms", "hit\n%", "errors"):
+    turns = max((len(one.turns) for one in found), default=0)
+    what = f"mean of {turns} turns each" if turns > 1 else "one turn each"
+    table = _table(f"Live, {what}: seconds; cores kept busy, and what the path adds when idle")
+    for heading, _, _ in _SERVED:
         table.add_column(heading, justify="right")
-    for heading in ("client", "router", "engines", "all", "lag p99\nms", "idle\n+ms"):
+    for heading, _, _ in _SPENT:
         table.add_column(heading, justify="right", style="dim")
     for one in found:
-        summary, cores = one.summary, one.cores
-        ttft, e2e, tpot = map(_times, (summary.ttft_s, summary.e2e_s, summary.tpot_s))
-        times = (ttft.mean, ttft.p50, ttft.p95, ttft.p99, e2e.mean)
-        used = (cores.client, cores.router, cores.engines, cores.machine)
-        table.add_row(
-            one.label,
-            *(f"{value:.2f}" for value in times),
-            f"{tpot.mean * 1e3:.0f}",
-            _percent(_hit_ratio(summary)),
-            str(summary.errors),
-            *(f"{value:.2f}" for value in used),
-            f"{_times(summary.lag_s).p99 * 1e3:.0f}",
-            f"{one.overhead_s * 1e3:.0f}",
-        )
+        served = (form(_mean(value, one.summaries)) for _, value, form in _SERVED)
+        spent = (form(statistics.mean(map(value, one.turns))) for _, value, form in _SPENT)
+        table.add_row(one.label, *served, *spent)
     return table
 
 
 def _twin_table(found: Sequence[Contender], twins: Simulated) -> Table:
     table = _table("Simulated beside live; peers by their formula, on our index and counts")
-    for heading in ("TTFT mean", "TTFT p95", "e2e mean", "hit %"):
+    for heading, _, _ in _COMPARED:
         table.add_column(f"{heading}\nlive", justify="right")
         table.add_column("simulated", justify="right")
         table.add_column("ratio", justify="right", style="dim")
     for one in found:
         cells: list[str] = []
-        for value, form in _COMPARED:
-            live, simulated = value(one.summary), [*map(value, twins[one.twin])]
+        for _, value, form in _COMPARED:
+            live, simulated = _mean(value, one.summaries), [*map(value, twins[one.twin])]
             mean, low, high = statistics.mean(simulated), min(simulated), max(simulated)
             cells += [form(live), f"{form(mean)} ({form(low)}-{form(high)})"]
             cells.append(f"{mean / live:.2f}" if live else "-")
@@ -203,7 +209,7 @@ def _table(title: str) -> Table:
     return table
 
 
-def _seconds(value: float) -> str:
+def _two_places(value: float) -> str:
     return f"{value:.2f}"
 
 
@@ -211,9 +217,39 @@ def _percent(value: float) -> str:
     return f"{value * 100:.1f}"
 
 
-_COMPARED: tuple[tuple[Callable[[Summary], float], Callable[[float], str]], ...] = (
-    (ttft_mean_s, _seconds),
-    (ttft_p95_s, _seconds),
-    (lambda summary: _times(summary.e2e_s).mean, _seconds),
-    (_hit_ratio, _percent),
+def _count(value: float) -> str:
+    return f"{value:.0f}"
+
+
+def _milliseconds(value_s: float) -> str:
+    return f"{value_s * 1e3:.0f}"
+
+
+_Column = tuple[str, Callable[[Summary], float], Callable[[float], str]]
+
+_SERVED: tuple[_Column, ...] = (
+    ("TTFT\nmean", ttft_mean_s, _two_places),
+    ("p50", lambda summary: _times(summary.ttft_s).p50, _two_places),
+    ("p95", ttft_p95_s, _two_places),
+    ("p99", lambda summary: _times(summary.ttft_s).p99, _two_places),
+    ("e2e\nmean", lambda summary: _times(summary.e2e_s).mean, _two_places),
+    ("TPOT\nms", lambda summary: _times(summary.tpot_s).mean, _milliseconds),
+    ("hit\n%", _hit_ratio, _percent),
+    ("errors", lambda summary: summary.errors, _count),
+)
+
+_SPENT: tuple[tuple[str, Callable[[Turn], float], Callable[[float], str]], ...] = (
+    ("client", lambda turn: turn.cores.client, _two_places),
+    ("router", lambda turn: turn.cores.router, _two_places),
+    ("engines", lambda turn: turn.cores.engines, _two_places),
+    ("all", lambda turn: turn.cores.machine, _two_places),
+    ("lag p99\nms", lambda turn: _times(turn.summary.lag_s).p99, _milliseconds),
+    ("idle\n+ms", lambda turn: turn.overhead_s, _milliseconds),
+)
+
+_COMPARED: tuple[_Column, ...] = (
+    ("TTFT mean", ttft_mean_s, _two_places),
+    ("TTFT p95", ttft_p95_s, _two_places),
+    ("e2e mean", lambda summary: _times(summary.e2e_s).mean, _two_places),
+    ("hit %", _hit_ratio, _percent),
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.live_table import Contender, Cores, twin_verdicts, verdicts, warnings
+from bench.live_table import Contender, Cores, Turn, twin_verdicts, verdicts, warnings
 from bench.live_twin import (
     LOOPBACK_S,
     WOBBLE_S,
@@ -89,11 +89,19 @@ def test_ours_is_judged_against_the_better_of_the_peers() -> None:
         _contender(router="vllm-router", kind="good", ttft_s=1.0),
     ]
     mean, p95 = verdicts(found)
-    assert "pointsman first 0.80 of vllm-router good, within" in mean
-    assert "pointsman first 0.80 of vllm-router good, within" in p95
+    assert "pointsman first 0.80 (turns 0.80-0.80) of vllm-router good, within" in mean
+    assert "pointsman first 0.80 (turns 0.80-0.80) of vllm-router good, within" in p95
     slower = [_contender(kind="first", ttft_s=0.95), *found[1:]]
-    assert all("0.95 of vllm-router good, OVER" in line for line in verdicts(slower))
+    assert all("(turns 0.95-0.95) of vllm-router good, OVER" in line for line in verdicts(slower))
     assert not list(verdicts(found[:2]))
+
+
+def test_of_several_turns_the_mean_is_judged_and_the_range_is_told() -> None:
+    ours, peer = _contender(ttft_s=0.7), _contender(router="smg", ttft_s=1.0)
+    again = msgspec.structs.replace(ours, turns=(*ours.turns, *_contender(ttft_s=1.0).turns))
+    peer = msgspec.structs.replace(peer, turns=peer.turns * 2)
+    mean, _ = verdicts([again, peer])
+    assert "pointsman any 0.85 (turns 0.70-1.00) of smg any, within" in mean
 
 
 def test_the_simulator_is_judged_by_time_and_hits_and_order() -> None:
@@ -127,7 +135,7 @@ def _request(*, at_s: float) -> TrafficRequest:
 
 
 def _summaries(*ttfts_s: float) -> list[Summary]:
-    return [_contender(ttft_s=ttft_s).summary for ttft_s in ttfts_s]
+    return [_contender(ttft_s=ttft_s).turns[0].summary for ttft_s in ttfts_s]
 
 
 def _contender(
@@ -162,4 +170,5 @@ def _contender(
         load=Load(mode=LoadMode.OPEN),
         records=(record,),
     )
-    return Contender(router=router, kind=kind, run=run, cores=cores, overhead_s=0.01)
+    turn = Turn(run=run, summary=run.summary(), cores=cores, overhead_s=0.01)
+    return Contender(router=router, kind=kind, turns=(turn,))
