@@ -42,6 +42,7 @@ class FakeEngine:
         self.adapters: list[str] = []
         self.metrics = {"num_requests_running": 0.0, "num_requests_waiting": 0.0}
         self.generation_tokens = 0
+        self.block_tokens, self.kv_blocks = 16, 1_000
         self.ranks: Sequence[int] = (0,)
         self.ranks_named = 1
         self.started_s = 1_000.0
@@ -101,7 +102,8 @@ class FakeEngine:
             for rank in self.ranks
         ]
         lines += [f"vllm:generation_tokens_total {self.generation_tokens}"]
-        lines += ['vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1.0']
+        sizes = f'block_size="{self.block_tokens}",num_gpu_blocks="{self.kv_blocks}"'
+        lines += [f"vllm:cache_config_info{{{sizes}}} 1.0"]
         return "\n".join(lines) + "\n"
 
 

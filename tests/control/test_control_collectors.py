@@ -183,7 +183,7 @@ async def test_an_adapter_loaded_at_run_time_appears_without_a_restart() -> None
         assert cluster.node().incarnation == incarnation
 
 
-@pytest.mark.parametrize("evidence", ["start time", "counter", "models"])
+@pytest.mark.parametrize("evidence", ["start time", "counter", "models", "KV blocks", "block size"])
 async def test_a_restarted_engine_is_a_new_incarnation(evidence: str) -> None:
     """aibrix#2421: what was booked on the old one must not land on the new one."""
     async with fake_engine() as engine, running_cluster() as cluster:
@@ -201,8 +201,14 @@ async def test_a_restarted_engine_is_a_new_incarnation(evidence: str) -> None:
                 engine.generation_tokens = 3
             case "models":
                 engine.models = ["other"]
+            case "KV blocks":
+                engine.kv_blocks = 500
+            case "block size":
+                engine.block_tokens = 32
         await eventually(lambda: cluster.node().incarnation != before)
         await cluster.ready()
+        facts = cluster.node().facts
+        assert (facts.block_tokens, facts.kv_blocks) == (engine.block_tokens, engine.kv_blocks)
         assert cluster.node().inflight == 0
         cluster.service.settle(RequestId("r-1"), Outcome(end=EndCause.FINISHED))
         assert cluster.node().inflight == 0

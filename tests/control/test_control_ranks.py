@@ -107,6 +107,34 @@ async def test_a_server_that_comes_back_with_other_ranks() -> None:
             await cluster.ready()
 
 
+async def test_ranks_come_and_go_while_their_server_stays() -> None:
+    """vLLM's elastic scaling: no restart tells of it."""
+    async with fake_engine() as engine, running_cluster() as cluster:
+        of_ranks(engine, 2)
+        cluster.add(engine.url)
+        await cluster.ready()
+        first = cluster.node("n-rank-0").incarnation
+        for count in (1, 3):
+            of_ranks(engine, count)
+            wanted = [f"n-rank-{rank}" for rank in range(count)]
+            await eventually(lambda wanted=wanted: sorted(nodes(cluster)) == wanted)  # type: ignore[misc]  # mypy cannot infer it
+            await cluster.ready()
+        assert cluster.node("n-rank-0").incarnation == first
+
+
+async def test_a_rank_listed_by_hand_that_vanishes_is_not_used_until_it_is_back() -> None:
+    async with fake_engine() as engine, running_cluster() as cluster:
+        of_ranks(engine, 2)
+        cluster.add(f"{engine.url}#1")
+        await cluster.ready()
+        of_ranks(engine, 1)
+        await eventually(lambda: not cluster.service.ready())
+        [(_, problem)] = cluster.fleet.waiting
+        assert "no data-parallel rank 1" in problem
+        of_ranks(engine, 2)
+        await eventually(cluster.service.ready)
+
+
 async def test_a_server_that_comes_back_with_more_ranks_than_anybody_has_stays_as_it_is(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -110,3 +110,30 @@ async def test_a_server_that_restarts_is_cold_on_every_rank() -> None:
         for number in range(2 * RANKS):
             foretold, reported, _ = await ask(cluster, [number + 1] * 100)
             assert foretold == reported
+
+
+async def test_a_rank_that_vanishes_under_load_costs_no_request() -> None:
+    """Until it is noticed the server refuses what names that rank, which is no client's fault."""
+    async with ranks_in_service("", ready=False, ranks="auto") as cluster:
+        await cluster.process.fleet.until_described()
+        await cluster.until_ready()
+        asking = asyncio.Event()
+
+        async def work(number: int) -> list[str]:
+            nodes = []
+            while not asking.is_set():
+                nodes.append((await cluster.complete([number + 1] * 100, max_tokens=20)).node)
+            return nodes
+
+        async with asyncio.TaskGroup() as group:
+            clients = [group.create_task(work(number)) for number in range(12)]
+            await asyncio.sleep(0.3)
+            cluster.engines[0].engine.ranks.pop()
+            await cluster.until_shown(lambda state: len(state["nodes"]) == RANKS - 1)
+            await asyncio.sleep(0.3)
+            asking.set()
+        served = {node for client in clients for node in client.result()}
+        assert served == {f"engine-1-rank-{rank}" for rank in range(RANKS)}
+        assert {client.result()[-1] for client in clients} <= {
+            f"engine-1-rank-{rank}" for rank in range(RANKS - 1)
+        }

@@ -158,9 +158,17 @@ async def test_a_refresh_sees_adapters_and_asks_for_nothing_else() -> None:
     assert fresh.facts.kv_blocks == 512
 
 
-async def test_a_refresh_keeps_the_slot_context_of_llamacpp() -> None:
+async def test_a_refresh_sees_the_slots_of_llamacpp() -> None:
     known = await describe(engine(LLAMACPP), "h")
     assert await refresh(engine(LLAMACPP), known) == known
+    props = LLAMACPP["/props"].replace(b'_slots":4', b'_slots":2').replace(b"1024", b"2048")
+    facts = (await refresh(engine({**LLAMACPP, "/props": props}), known)).facts
+    assert (facts.running_max, facts.models[0].context_tokens_max) == (2, 2_048)
+
+
+async def test_a_refresh_without_an_answer_keeps_what_was_known() -> None:
+    known = await describe(engine(LLAMACPP), "h")
+    assert await refresh(engine(LLAMACPP, props=503), known) == known
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"0":{"publisher":"null","endpoint":"x"}}', b"{}"])

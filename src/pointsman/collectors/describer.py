@@ -5,6 +5,7 @@ import logging
 from urllib.parse import urlsplit
 
 from pointsman.collectors.client import EngineClient
+from pointsman.collectors.identity import other_engine
 from pointsman.collectors.link import NodeLink, wait_for
 from pointsman.collectors.ranks import RANKS_MAX, ranks_apart
 from pointsman.core.events import NodeDescribed, NodeFacts
@@ -116,7 +117,7 @@ class Describer:
         return bool(count)
 
     async def _refresh(self) -> None:
-        """Look at what it serves by now. Other base models mean another engine at this address."""
+        """Look at what it serves by now."""
         assert self._known is not None, "described, yet nothing is known"
         node_id, before = self._link.node_id, self._known
         try:
@@ -129,8 +130,8 @@ class Describer:
         self._refuses("")
         if node_id is None or node_id != self._link.node_id:
             return
-        others = _base_models(known.facts) != _base_models(before.facts)
-        if others and self._link.restarted("it serves other models"):
+        evidence = other_engine(before.facts, known.facts)
+        if evidence and self._link.restarted(evidence):
             return
         if known.facts != before.facts:
             self._known = known
@@ -150,10 +151,6 @@ class Describer:
 
     async def _get(self, path: str) -> EngineReply:
         return await self._client.get(path, timeout_s=TIMEOUT_S)
-
-
-def _base_models(facts: NodeFacts) -> list[str]:
-    return sorted(card.name for card in facts.models if card.parent is None)
 
 
 def _mismatch(configured: tuple[str, ...], facts: NodeFacts) -> str:

@@ -5,10 +5,11 @@ import asyncio
 
 from pointsman.collectors.client import EngineClient
 from pointsman.collectors.link import NodeLink, wait_for
+from pointsman.collectors.ranks import RANKS_MAX
 from pointsman.core.events import NodeReported, NodeSignals
 from pointsman.core.ids import NodeId
 from pointsman.engines.adapters import EngineTrouble, node_signals
-from pointsman.wire.engine_metrics import EngineKind, read_metrics
+from pointsman.wire.engine_metrics import EngineKind, EngineSignals, ranks_on, read_metrics
 
 INTERVAL_S_IDLE_MIN = 2.0
 """The pause while nothing runs there, which doubles from this to the cadence's bound."""
@@ -69,7 +70,7 @@ class Scraper:
         page = read_metrics(body, self._client.rank)
         if node_id != self._link.node_id:
             return
-        evidence = self._link.is_another_process(page)
+        evidence = self._lost_rank(page) or self._link.is_another_process(page)
         if evidence and self._link.restarted(evidence):
             return
         self._link.saw_page(page)
@@ -79,6 +80,22 @@ class Scraper:
         signals = node_signals(page)
         self._interval_s = self._next_interval_s(signals, at_s)
         self._link.sink.submit(NodeReported(node_id, at_s, signals))
+        self._count_ranks(body)
+
+    def _lost_rank(self, page: EngineSignals) -> str:
+        """Evidence that the rank which somebody has listed is there no more; else empty."""
+        rank = self._client.rank
+        if rank is None or page.kind is not EngineKind.VLLM or page.running is not None:
+            return ""
+        return "" if self._link.on_ranks else f"its server tells of no data-parallel rank {rank}"
+
+    def _count_ranks(self, body: bytes) -> None:
+        """Ranks that were found come and go while their server stays: this node may be to leave."""
+        if self._client.rank is None or self._link.on_ranks is None:
+            return
+        count = len(ranks_on(body))
+        if 0 < count <= RANKS_MAX:
+            self._link.on_ranks(count)
 
     def _next_interval_s(self, signals: NodeSignals, at_s: float) -> float:
         if signals.running or signals.waiting or self._link.placed_at_s >= at_s:

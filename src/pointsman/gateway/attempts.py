@@ -13,8 +13,10 @@ from pointsman.wire.sse import SseScanner
 _ERROR_EVENTS: Final = (b'data: {"error":', b'data: {"object":"error"')
 _TOO_LONG: Final = (b"maximum context length", b"maximum model length", b"context_length_exceeded")
 _FINISHED: Final = EndCause.FINISHED  # Python 3.11 takes 0.1 us to look an enum's member up
+_BAD_REQUEST: Final = 400
 _UNAUTHORIZED: Final = 401  # and one of `HTTPStatus` a microsecond
 _BUSY_WORDS: Final = (b"busy", b"queue", b"overload", b"capacity", b"saturated")
+_NO_SUCH_RANK: Final = b"data_parallel_rank"  # vLLM names it so where it refuses one
 
 
 def engine_head(
@@ -70,12 +72,23 @@ def is_stillborn(upstream: UpstreamConnection) -> bool:
     )
 
 
-def wants_our_key(upstream: UpstreamConnection, options: GatewayOptions) -> bool:
-    """Whether it asks for a key that was ours to give: no client could do better there. Such an
-    engine answers at once, and would draw all requests."""
+def is_of_our_making(upstream: UpstreamConnection, options: GatewayOptions) -> bool:
+    """Whether it refuses what we have added: no client could do better there, nor is to be told.
+    Such an engine answers at once, and would draw all requests."""
+    return _wants_our_key(upstream, options) or _lacks_rank(upstream)
+
+
+def _wants_our_key(upstream: UpstreamConnection, options: GatewayOptions) -> bool:
     if upstream.status != _UNAUTHORIZED:
         return False
     return bool(upstream.pool.key_line) or not options.forwards_authorization
+
+
+def _lacks_rank(upstream: UpstreamConnection) -> bool:
+    """Its server has fewer data-parallel ranks by now, and we have yet to find out."""
+    if upstream.status != _BAD_REQUEST or not upstream.pool.has_rank:
+        return False
+    return any(_NO_SUCH_RANK in piece for piece in upstream.pieces)
 
 
 def error_verdict(upstream: UpstreamConnection, options: GatewayOptions) -> tuple[bool, int]:
@@ -100,12 +113,15 @@ def keeps_answer(
     if is_promised:
         is_stream = upstream.status == 200 and is_event_stream(upstream.content_type)
         return is_failure or not is_stream
-    return is_failure and (wants_our_key(upstream, options) or not is_too_long(upstream, options))
+    is_ours = is_of_our_making(upstream, options)
+    return is_failure and (is_ours or not is_too_long(upstream, options))
 
 
 def _is_nodes_failure(upstream: UpstreamConnection, options: GatewayOptions) -> bool:
     return (
-        is_retriable(upstream.status) or is_stillborn(upstream) or wants_our_key(upstream, options)
+        is_retriable(upstream.status)
+        or is_stillborn(upstream)
+        or is_of_our_making(upstream, options)
     )
 
 

@@ -18,10 +18,10 @@ from pointsman.gateway.attempts import (
     error_cause,
     error_verdict,
     failure_kind,
+    is_of_our_making,
     is_too_long,
     keeps_answer,
     reply_cause,
-    wants_our_key,
 )
 from pointsman.gateway.heads import RequestHead
 from pointsman.gateway.keys import Key
@@ -251,14 +251,14 @@ class Handler:
     def _answered_with_error(self, upstream: UpstreamConnection) -> None:
         options = self._shared.options
         is_failure, status = error_verdict(upstream, options)
-        is_of_our_key = wants_our_key(upstream, options)
+        is_ours = is_of_our_making(upstream, options)
         body = upstream.take()
         kind = failure_kind(upstream, body)
         kept = EngineAnswer(status, upstream.headers, body, kind)
         self._upstream = None
         upstream.release(self._shared.now_s())
-        if is_failure:  # what is said of our key is not for clients
-            self._attempt_failed(kind, None if is_of_our_key else kept)
+        if is_failure:
+            self._attempt_failed(kind, None if is_ours else kept)
         else:
             self._exchange.started(self._shared.now_s())
             self._pass_on(kept)

@@ -6,7 +6,7 @@ absence is a fact like any other: features are detected, never assumed from a na
 
 import msgspec
 
-from pointsman.core.events import ModelCard, NodeFacts
+from pointsman.core.events import NodeFacts
 from pointsman.core.limits import BLOCK_TOKENS_MAX, CONCURRENCY_MAX, KV_BLOCKS_MAX
 from pointsman.engines.adapters.event_sources import EventSource, read_event_sources
 from pointsman.engines.adapters.model_list import ModelList, read_model_list
@@ -45,11 +45,12 @@ async def describe(get: Get, host: str, rank: int | None = None) -> Description:
     facts = NodeFacts(
         kind=kind,
         version=await _version(get, kind, props),
-        models=_with_context(models.cards, props),
+        models=models.cards,
         block_tokens=_believed(page.block_size, 1, BLOCK_TOKENS_MAX),
         kv_blocks=_believed(page.kv_blocks_total, 0, KV_BLOCKS_MAX),
-        running_max=_believed(props.total_slots if props else None, 1, CONCURRENCY_MAX),
     )
+    if props is not None:
+        facts = _with_slots(facts, props)
     has_events = kind in _WITH_EVENTS
     published = await _body(get, "/kv_event_sources") if has_events else b""
     sources = read_event_sources(published, host, rank)
@@ -57,16 +58,14 @@ async def describe(get: Get, host: str, rank: int | None = None) -> Description:
 
 
 async def refresh(get: Get, known: Description) -> Description:
-    """Ask again what changes while an engine runs: its models. Raises as `describe` does."""
-    cards = (await _models(get)).cards
-    contexts = {card.name: card.context_tokens_max for card in known.facts.models}
-    cards = tuple(
-        msgspec.structs.replace(card, context_tokens_max=contexts.get(card.name))
-        if known.facts.kind == EngineKind.LLAMACPP
-        else card
-        for card in cards
-    )
-    facts = msgspec.structs.replace(known.facts, models=cards)
+    """Ask again what its metrics do not tell: its models, and llama.cpp's slots. Raises as
+    `describe` does."""
+    facts = msgspec.structs.replace(known.facts, models=(await _models(get)).cards)
+    if facts.kind == EngineKind.LLAMACPP:
+        props = read_props(await _body(get, "/props"))
+        if props is None:
+            return known
+        facts = _with_slots(facts, props)
     return msgspec.structs.replace(known, facts=facts)
 
 
@@ -128,9 +127,10 @@ async def _version(get: Get, kind: EngineKind, props: Props | None) -> str:
         return ""
 
 
-def _with_context(cards: tuple[ModelCard, ...], props: Props | None) -> tuple[ModelCard, ...]:
+def _with_slots(facts: NodeFacts, props: Props) -> NodeFacts:
     """llama.cpp divides its context among slots; a request gets one slot's share."""
-    tokens = props.context_tokens if props else None
-    if tokens is None:
-        return cards
-    return tuple(msgspec.structs.replace(card, context_tokens_max=tokens) for card in cards)
+    models, tokens = facts.models, props.context_tokens
+    if tokens is not None:
+        models = tuple(msgspec.structs.replace(card, context_tokens_max=tokens) for card in models)
+    running_max = _believed(props.total_slots, 1, CONCURRENCY_MAX)
+    return msgspec.structs.replace(facts, models=models, running_max=running_max)
