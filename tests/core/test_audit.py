@@ -3,8 +3,9 @@
 from pointsman.core.audit import REPORTS
 from pointsman.core.decision import Ruling
 from pointsman.core.events import Effect, NodeReported, NodeSignals, RulesChanged
-from pointsman.core.limits import LEASE_S_MAX, RESERVATION_S, RESERVATION_S_MAX, Rules
+from pointsman.core.limits import LEASE_S_MAX, RESERVATION_S, RESERVATION_S_MAX
 from pointsman.core.request_events import Compensated, CompensationCause, Placed
+from pointsman.core.rules import Rules
 from pointsman.core.views import NodeView
 from tests.support.driver import Driver, told
 

@@ -13,8 +13,9 @@ from pointsman.core.exchange import (
     Step,
 )
 from pointsman.core.ids import RequestId
-from pointsman.core.limits import ATTEMPTS_MAX, BUSY_ATTEMPTS_MAX, Timeouts
+from pointsman.core.limits import ATTEMPTS_MAX, BUSY_ATTEMPTS_MAX
 from pointsman.core.request import Outcome
+from pointsman.core.rules import Timeouts
 from tests.support.state_diagram import expect_drawn
 
 TIMEOUTS = Timeouts(connect_s=5.0, first_byte_s=600.0, idle_s=300.0, total_s=3_600.0)

@@ -2,9 +2,9 @@
 
 from pointsman.core.admission_rules import AdmissionRules
 from pointsman.core.events import RulesChanged
-from pointsman.core.limits import Rules
 from pointsman.core.request_events import Held, Placed
 from pointsman.core.row import Row
+from pointsman.core.rules import Rules
 from tests.support.driver import Driver, request
 
 PREFIX = tuple(range(320))

@@ -6,9 +6,10 @@ from pointsman.core.admission.load import PARTS_MAX
 from pointsman.core.admission_rules import URGENT_HEADROOM, URGENT_MEMORY_S, AdmissionRules
 from pointsman.core.errors import FailureKind, Reason
 from pointsman.core.events import Effect, NodeProbed, RulesChanged
-from pointsman.core.limits import PROBE_FAILURES_MAX, Rules
+from pointsman.core.limits import PROBE_FAILURES_MAX
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.request_events import Held, Placed, Refused
+from pointsman.core.rules import Rules
 from tests.support.driver import MODEL, Driver, request
 
 LOW, HIGH = -10, 10

@@ -9,7 +9,8 @@ from pointsman.core.errors import FAILURE_WORDS, FailureKind
 from pointsman.core.health import SERVING, TRANSITIONS, Cause, Health, Step, Turn
 from pointsman.core.health_limits import SLOW_SAMPLES
 from pointsman.core.ids import RequestId
-from pointsman.core.limits import PRIORITY_LOW, PRIORITY_NORMAL, HealthRules
+from pointsman.core.limits import PRIORITY_LOW, PRIORITY_NORMAL
+from pointsman.core.rules import HealthRules
 from tests.support.state_diagram import expect_drawn
 
 RULES = HealthRules()

@@ -10,8 +10,9 @@ from pointsman.core.hot_prefixes import (
     HotPrefixes,
 )
 from pointsman.core.ids import BlockHash, ModelName
-from pointsman.core.limits import HOT_HOLDERS_SLACK, HOT_MEMORY_S, HotPrefixRules
+from pointsman.core.limits import HOT_HOLDERS_SLACK, HOT_MEMORY_S
 from pointsman.core.request_events import Placed
+from pointsman.core.rules import HotPrefixRules
 from tests.support.driver import MODEL, Driver, request, teach
 
 HOT, COLD = BlockHash(7), BlockHash(8)

@@ -26,9 +26,10 @@ from pointsman.core.health_limits import (
     SLOW_START_S,
     SUSPECT_S,
 )
-from pointsman.core.limits import PRIORITY_LOW, HealthRules
+from pointsman.core.limits import PRIORITY_LOW
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.request_events import Placed, Refused
+from pointsman.core.rules import HealthRules
 from pointsman.core.views import NodeView
 from tests.support.driver import Driver, request, teach
 

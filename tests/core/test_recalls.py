@@ -6,16 +6,10 @@ from pointsman.core.errors import FailureKind, Reason
 from pointsman.core.events import Effect, ModelCard, NodeProbed, RulesChanged
 from pointsman.core.health import Cause
 from pointsman.core.ids import ModelName
-from pointsman.core.limits import (
-    BUSY_MEMORY_S,
-    PREEMPTED_MAX,
-    PROBE_FAILURES_MAX,
-    Preemption,
-    RetryRules,
-    Rules,
-)
+from pointsman.core.limits import BUSY_MEMORY_S, PREEMPTED_MAX, PROBE_FAILURES_MAX
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.request_events import Held, Placed, RecallCause, Recalled, Refused
+from pointsman.core.rules import Preemption, RetryRules, Rules
 from tests.support.driver import Driver, teach
 
 LOW, HIGH = -10, 10

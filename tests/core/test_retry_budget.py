@@ -2,9 +2,10 @@
 
 from pointsman.core.admission.retry_budget import RetryBudget
 from pointsman.core.errors import FailureKind, Reason
-from pointsman.core.limits import RETRY_BUDGET_MIN, RETRY_BUDGET_RATIO, RetryRules
+from pointsman.core.limits import RETRY_BUDGET_MIN, RETRY_BUDGET_RATIO
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.request_events import Held, Placed, Refused
+from pointsman.core.rules import RetryRules
 from tests.support.driver import Driver
 
 

@@ -11,16 +11,12 @@ from pointsman.core.admission.pressure import JITTER, PRESSURE_S_MAX, Pressure, 
 from pointsman.core.admission.remembered import STRIKES_MAX
 from pointsman.core.admission.retry_guard import RetryGuard
 from pointsman.core.errors import EndCause, Reason
-from pointsman.core.limits import (
-    CLIENTS_REMEMBERED_MAX,
-    REFUSALS_REMEMBERED_MAX,
-    RETRY_AFTER_MAX_S,
-    GuardRules,
-)
+from pointsman.core.limits import CLIENTS_REMEMBERED_MAX, REFUSALS_REMEMBERED_MAX, RETRY_AFTER_MAX_S
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.placement import Refusal
 from pointsman.core.request import Outcome, Request
 from pointsman.core.request_events import Held, Placed, Refused
+from pointsman.core.rules import GuardRules
 from tests.support.driver import Driver, request
 
 GONE = Outcome(EndCause.CLIENT_GONE)

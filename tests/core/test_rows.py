@@ -6,9 +6,10 @@ import pytest
 from pointsman.core.calibration import PRIOR
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import RulesChanged
-from pointsman.core.limits import PREFILL_MEMORY_S, RETURN_MEMORY_S, HealthRules, Rules
+from pointsman.core.limits import PREFILL_MEMORY_S, RETURN_MEMORY_S
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.row import Row
+from pointsman.core.rules import HealthRules, Rules
 from tests.support.driver import Driver, request
 from tests.support.rows import row
 

@@ -22,7 +22,11 @@ from pointsman.core.events import (
 from pointsman.core.exchange import Exchange
 from pointsman.core.health import Health
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
-from pointsman.core.limits import (
+from pointsman.core.options import SchedulerOptions
+from pointsman.core.placement import Attempt
+from pointsman.core.request import Outcome, Request
+from pointsman.core.request_events import Arrived, Failed, Held, Placed, Refused, Settled, Started
+from pointsman.core.rules import (
     CostWeights,
     HealthRules,
     HotPrefixRules,
@@ -30,10 +34,6 @@ from pointsman.core.limits import (
     Rules,
     Timeouts,
 )
-from pointsman.core.options import SchedulerOptions
-from pointsman.core.placement import Attempt
-from pointsman.core.request import Outcome, Request
-from pointsman.core.request_events import Arrived, Failed, Held, Placed, Refused, Settled, Started
 from pointsman.core.scheduler import Scheduler
 from pointsman.core.scheme import Namespace
 from tests.support.driver import teach

@@ -20,10 +20,11 @@ from pointsman.core.events import (
     RulesChanged,
 )
 from pointsman.core.ids import NodeId
-from pointsman.core.limits import LEASE_S_MAX, RESERVATION_S, Preemption, Rules, WarmUpRules
+from pointsman.core.limits import LEASE_S_MAX, RESERVATION_S
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.policies import catalog
 from pointsman.core.request_events import Compensated, Held, Placed, Recalled, Refused
+from pointsman.core.rules import Preemption, Rules, WarmUpRules
 from tests.support.driver import OPEN_GATE, Driver, request
 
 NODES = st.sampled_from(["a", "b", "c"])

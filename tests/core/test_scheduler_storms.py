@@ -3,9 +3,10 @@
 from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.events import ModelCard, RulesChanged
 from pointsman.core.ids import ModelName
-from pointsman.core.limits import PRIORITY_HIGH, GuardRules, Rules
+from pointsman.core.limits import PRIORITY_HIGH
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.request_events import Held, Placed, Refused
+from pointsman.core.rules import GuardRules, Rules
 from tests.support.driver import Driver
 
 

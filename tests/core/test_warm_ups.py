@@ -20,9 +20,10 @@ from pointsman.core.events import (
     WarmUp,
 )
 from pointsman.core.ids import ModelName, NodeId, NodeName
-from pointsman.core.limits import PROBE_FAILURES_MAX, REQUEST_FAILURES_MAX, Rules, WarmUpRules
+from pointsman.core.limits import PROBE_FAILURES_MAX, REQUEST_FAILURES_MAX
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.request_events import Placed
+from pointsman.core.rules import Rules, WarmUpRules
 from tests.support.driver import MODEL, Driver, request
 
 PREFIX = "You are a helpful assistant. " * 100

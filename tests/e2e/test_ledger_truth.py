@@ -13,7 +13,7 @@ import pytest
 
 from pointsman.cli.config import Admin, Config, Engine, Health, Limits, Listen, Log, Timeouts
 from pointsman.cli.process import Process
-from pointsman.core.limits import RetryRules
+from pointsman.core.rules import RetryRules
 from pointsman.engines.simulated import RunningEngine
 from pointsman.engines.simulated.faults import FaultsPatch
 from pointsman.gateway import Gateway, GatewayOptions

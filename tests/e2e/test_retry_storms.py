@@ -13,7 +13,7 @@ from openai import AsyncOpenAI
 
 from pointsman.cli.config import Admin, Config, Limits, Listen, Log, RetryGuard
 from pointsman.core.events import RulesChanged
-from pointsman.core.limits import Rules
+from pointsman.core.rules import Rules
 from tests.support.cluster import Answer, Cluster, running_cluster
 from tests.support.waiting import eventually
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pointsman.core.errors import EndCause
-from pointsman.core.limits import Timeouts
+from pointsman.core.rules import Timeouts
 from pointsman.gateway import GatewayOptions
 from tests.gateway.conftest import Rig, rig
 from tests.support.upstreams import STREAM, Served, answer_ok, post, silent, unanswered_url

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from pointsman.core.errors import EndCause, FailureKind, Reason
-from pointsman.core.limits import Timeouts
+from pointsman.core.rules import Timeouts
 from pointsman.gateway import GatewayOptions
 from tests.gateway.conftest import rig
 from tests.support.upstreams import (

@@ -8,7 +8,7 @@ import pytest
 
 from pointsman.core.errors import EndCause
 from pointsman.core.ids import ModelName
-from pointsman.core.limits import Timeouts
+from pointsman.core.rules import Timeouts
 from pointsman.core.scheme import Scheme, Unit
 from pointsman.gateway import GatewayOptions
 from pointsman.ports import TokensSink

@@ -2,8 +2,9 @@
 
 import pytest
 
-from pointsman.core.limits import HOLD_S, RetryRules
+from pointsman.core.limits import HOLD_S
 from pointsman.core.options import SchedulerOptions
+from pointsman.core.rules import RetryRules
 from pointsman.sim.scenario import Clients, Fault, FaultKind, Knowledge, Network
 from pointsman.traffic.outcome import Outcome
 from tests.support.profiles import SMALL

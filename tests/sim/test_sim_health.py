@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from pointsman.core.limits import HealthRules
 from pointsman.core.options import SchedulerOptions
+from pointsman.core.rules import HealthRules
 from pointsman.sim import Scenario, simulate
 from pointsman.sim.scenario import Fault, FaultKind, NodeGroup
 from pointsman.traffic.outcome import RequestRecord

@@ -5,8 +5,8 @@ from functools import cache
 
 import msgspec
 
-from pointsman.core.limits import GuardRules
 from pointsman.core.options import SchedulerOptions
+from pointsman.core.rules import GuardRules
 from pointsman.sim import simulate
 from pointsman.sim.scenario import Backoff, Clients
 from pointsman.traffic.outcome import RequestRecord

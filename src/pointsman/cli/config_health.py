@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from pointsman.cli.config_bounds import Count, Seconds
 from pointsman.collectors.cadence import Cadence, RequestProbes
-from pointsman.core.limits import HealthRules
+from pointsman.core.rules import HealthRules
 
 Factor = Annotated[float, Meta(gt=1, le=1_000)]
 Share = Annotated[float, Meta(gt=0, le=1)]

@@ -14,7 +14,8 @@ from pointsman.core.admission.key_rules import KeyLimits, KeyRules
 from pointsman.core.admission_rules import AdmissionRules, QueueOrder
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import ModelName, NodeName
-from pointsman.core.limits import (
+from pointsman.core.options import SchedulerOptions
+from pointsman.core.rules import (
     CostWeights,
     GuardRules,
     HealthRules,
@@ -24,7 +25,6 @@ from pointsman.core.limits import (
     Timeouts,
     WarmUpRules,
 )
-from pointsman.core.options import SchedulerOptions
 from pointsman.gateway import ApiKey, key_digest
 from pointsman.gateway.options import GatewayOptions
 from pointsman.wire.priority import named_priority

@@ -51,7 +51,8 @@ Reading order, top-down; a file imports only from files below it:
     blocks         chained block hashing over text or tokens
     scheme         how a prompt is cut into blocks
     errors         why a request was refused or broke, and what its client is told
-    limits         bounds that several parts go by, or people set
+    rules          what people may set
+    limits         bounds that several parts go by, and defaults of the rules
     health_limits  those that health is judged by
     admission_rules  what admission goes by
     faded          counts that fade with time

@@ -20,10 +20,11 @@ from pointsman.core.bookings import Bookings
 from pointsman.core.events import NodeSignals
 from pointsman.core.flight import Flight
 from pointsman.core.ids import NodeId
-from pointsman.core.limits import LEASE_S_MAX, RESERVATION_FACTOR, RESERVATION_S_MAX, Rules
+from pointsman.core.limits import LEASE_S_MAX, RESERVATION_FACTOR, RESERVATION_S_MAX
 from pointsman.core.node import Node
 from pointsman.core.records import compensation
 from pointsman.core.request_events import Compensated, CompensationCause
+from pointsman.core.rules import Rules
 
 REPORTS = 4
 """Reports in a row by which a request is missing: 2 s of them. One is late by what is on its way

@@ -6,8 +6,9 @@ from pointsman.core.calibration import Calibration
 from pointsman.core.events import ModelCard, NodeSpec, Turned
 from pointsman.core.health import SERVING, Cause, Health, Turn
 from pointsman.core.ids import ModelName, NodeId, NodeName, Slot
-from pointsman.core.limits import NODES_MAX, HealthRules
+from pointsman.core.limits import NODES_MAX
 from pointsman.core.node import CONTEXT_TOKENS_UNKNOWN, Node
+from pointsman.core.rules import HealthRules
 
 _RULES = HealthRules()
 

@@ -21,7 +21,8 @@ from pointsman.core.health_limits import (
     SUSPECT_WEIGHT_MIN,
 )
 from pointsman.core.ids import RequestId
-from pointsman.core.limits import PRIORITY_NORMAL, HealthRules
+from pointsman.core.limits import PRIORITY_NORMAL
+from pointsman.core.rules import HealthRules
 from pointsman.core.warming import Warming
 
 _FAILURES_KEPT: Final = 64

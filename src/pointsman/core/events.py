@@ -14,7 +14,6 @@ from pointsman.core.blocks import Prompt
 from pointsman.core.cache_events import CacheChange, ChainStored
 from pointsman.core.health import Cause, Health
 from pointsman.core.ids import BlockHash, ModelName, NodeId, NodeName
-from pointsman.core.limits import Rules
 from pointsman.core.request_events import (
     Arrived,
     Compensated,
@@ -26,6 +25,7 @@ from pointsman.core.request_events import (
     Settled,
     Started,
 )
+from pointsman.core.rules import Rules
 
 # --- events: nodes ----------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from typing import Final
 from pointsman.core.admission.retry_budget import may_go_on
 from pointsman.core.errors import EndCause, FailureKind, Reason
 from pointsman.core.ids import RequestId
-from pointsman.core.limits import RetryRules, Timeouts
 from pointsman.core.request import Outcome
+from pointsman.core.rules import RetryRules, Timeouts
 
 
 class State(StrEnum):

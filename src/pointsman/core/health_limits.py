@@ -1,5 +1,5 @@
 """The bounds that health is judged by, each with its reason; those that may be configured are
-defaults of `HealthRules` in `limits`."""
+defaults of `HealthRules`."""
 
 POISON_PROMPTS_MAX = 256
 POISON_S = 60.0

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from pointsman.core.faded import Faded, left
 from pointsman.core.ids import BlockHash, ModelName
-from pointsman.core.limits import HotPrefixRules
+from pointsman.core.rules import HotPrefixRules
 
 HOT_REQUESTS_MIN: Final = 4.0
 """Requests lately, for each holder, below which nothing is invested in a prefix."""

@@ -35,9 +35,9 @@ from pointsman.core.health import Health
 from pointsman.core.ids import ModelName, NodeName
 from pointsman.core.judge import Judge
 from pointsman.core.ledger import Ledger
-from pointsman.core.limits import Rules
 from pointsman.core.node import Node
 from pointsman.core.residency import Residency
+from pointsman.core.rules import Rules
 from pointsman.core.warm_ups import WarmUps
 
 

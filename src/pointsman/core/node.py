@@ -19,9 +19,9 @@ from pointsman.core.limits import (
     NODE_CONCURRENCY_MAX,
     PREFILL_MEMORY_S,
     RETURN_MEMORY_S,
-    HealthRules,
 )
 from pointsman.core.placement import Work
+from pointsman.core.rules import HealthRules
 from pointsman.core.scheme import Scheme, Unit
 from pointsman.core.self_check import HitCheck
 

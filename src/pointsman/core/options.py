@@ -1,7 +1,8 @@
 """How the scheduler decides: its configuration."""
 
-from pointsman.core.limits import INDEX_BYTES_MAX, Rules
+from pointsman.core.limits import INDEX_BYTES_MAX
 from pointsman.core.policies import catalog
+from pointsman.core.rules import Rules
 
 
 class SchedulerOptions(Rules, frozen=True, kw_only=True):

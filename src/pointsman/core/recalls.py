@@ -25,14 +25,13 @@ from pointsman.core.limits import (
     PREEMPTION_LOOK_MAX,
     PREEMPTION_SCAN_MAX,
     PRIORITY_MAX,
-    Preemption,
-    Rules,
 )
 from pointsman.core.node import Node
 from pointsman.core.placement import Attempt, Choice, Demand, Hold, Route
 from pointsman.core.request import Request
 from pointsman.core.request_events import RecallCause, Recalled
 from pointsman.core.row import Row
+from pointsman.core.rules import Preemption, Rules
 
 _OVERDUE_FACTOR: Final = 2.0
 _OVERDUE_S: Final = 1.0

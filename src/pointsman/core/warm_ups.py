@@ -14,9 +14,9 @@ from pointsman.core.events import IndexTrust, NodeWarmed, WarmUp
 from pointsman.core.hot_prefixes import HotPrefix
 from pointsman.core.ids import NodeId
 from pointsman.core.judge import Judge
-from pointsman.core.limits import Rules
 from pointsman.core.node import Node
 from pointsman.core.residency import Residency
+from pointsman.core.rules import Rules
 
 
 class WarmUps:

@@ -10,7 +10,7 @@ from pointsman.core.health_limits import (
     WARMING_SPEED_MAX,
     WARMING_WEIGHT_RETURNED,
 )
-from pointsman.core.limits import HealthRules
+from pointsman.core.rules import HealthRules
 
 
 class Warming:

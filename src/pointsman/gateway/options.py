@@ -5,7 +5,7 @@ import hashlib
 import msgspec
 
 from pointsman.core.admission.key_rules import KeyRules
-from pointsman.core.limits import RetryRules, Timeouts
+from pointsman.core.rules import RetryRules, Timeouts
 
 MIB = 1024 * 1024
 

@@ -11,7 +11,7 @@ from pointsman.core.events import Admitted, Effect, Event, Left, Tick, Turned, W
 from pointsman.core.exchange import Exchange
 from pointsman.core.health import WATCHED, Health
 from pointsman.core.ids import NodeId, NodeName, RequestId
-from pointsman.core.limits import TICK_S_MAX, TICK_S_MIN, Timeouts
+from pointsman.core.limits import TICK_S_MAX, TICK_S_MIN
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.request import Outcome, Request
 from pointsman.core.request_events import (
@@ -25,6 +25,7 @@ from pointsman.core.request_events import (
     Settled,
     Started,
 )
+from pointsman.core.rules import Timeouts
 from pointsman.core.scheduler import Scheduler
 from pointsman.engines.compute_model import Job
 from pointsman.sim.answer import Answer, Caller

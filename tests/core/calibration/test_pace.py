@@ -6,7 +6,7 @@ import pytest
 
 from pointsman.core.calibration import Calibration, Pace, Speeds
 from pointsman.core.health_limits import TRIAL_AFTER_S
-from pointsman.core.limits import HealthRules
+from pointsman.core.rules import HealthRules
 
 STEP_S = 0.01
 PER_TOKEN_S = 5e-5

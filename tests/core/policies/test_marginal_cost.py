@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_LOW, PRIORITY_NORMAL, CostWeights
+from pointsman.core.limits import PRIORITY_HIGH, PRIORITY_LOW, PRIORITY_NORMAL
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.marginal_cost import MarginalCost
 from pointsman.core.row import Row
+from pointsman.core.rules import CostWeights
 from tests.support.driver import request
 from tests.support.rows import row
 

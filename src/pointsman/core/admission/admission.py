@@ -19,11 +19,12 @@ from pointsman.core.decision import Prospect
 from pointsman.core.errors import Reason
 from pointsman.core.ids import ModelName
 from pointsman.core.ledger import Ledger
-from pointsman.core.limits import PRIORITY_NORMAL, Rules
+from pointsman.core.limits import PRIORITY_NORMAL
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.placement import Attempt, Choice, Demand, Hold, Refusal, Route, Waiting
 from pointsman.core.recent import keep
 from pointsman.core.request import Request
+from pointsman.core.rules import Rules
 
 _MODELS_MAX: Final = 1_024  # whose arrivals are counted: clients may name models without end
 

@@ -7,7 +7,7 @@ So retries stay below that share of the traffic however many nodes fail. A quiet
 
 from typing import Final
 
-from pointsman.core.limits import RetryRules
+from pointsman.core.rules import RetryRules
 
 _SAVED_MAX: Final = 10
 """What a long calm may save up, as a multiple of `budget_min`."""

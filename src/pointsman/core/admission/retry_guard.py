@@ -30,13 +30,10 @@ from pointsman.core.admission.remembered import Sender, TurnedAway
 from pointsman.core.errors import ANSWERS, EndCause, Reason
 from pointsman.core.faded import memory_s
 from pointsman.core.ids import ModelName
-from pointsman.core.limits import (
-    CLIENTS_REMEMBERED_MAX,
-    REFUSALS_REMEMBERED_MAX,
-    GuardRules,
-)
+from pointsman.core.limits import CLIENTS_REMEMBERED_MAX, REFUSALS_REMEMBERED_MAX
 from pointsman.core.placement import Refusal
 from pointsman.core.request import Outcome, Request
+from pointsman.core.rules import GuardRules
 
 _EARLY_SHARE: Final = 0.9
 """The share of the wait that was told after which a request counts as in time: clocks differ, and

@@ -24,7 +24,7 @@ from typing import Final
 from pointsman.core.calibration.calibration import Calibration
 from pointsman.core.calibration.speeds import Speeds
 from pointsman.core.health_limits import TRIAL_AFTER_FACTOR_MAX
-from pointsman.core.limits import HealthRules
+from pointsman.core.rules import HealthRules
 
 _MEMORY_SAMPLES: Final = 16.0
 _DEAD_BAND: Final = 0.25  # of the logarithm: 28 % slower

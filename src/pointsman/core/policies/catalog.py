@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from pointsman.core.limits import CostWeights
 from pointsman.core.policies.base import Policy
 from pointsman.core.policies.cache_aware_equal_cost import CacheAwareEqualCost
 from pointsman.core.policies.consistent_hash import ConsistentHash
@@ -21,6 +20,7 @@ from pointsman.core.policies.session import Session
 from pointsman.core.policies.smg_cache_aware import SmgCacheAware
 from pointsman.core.policies.weighted_score import WeightedScore
 from pointsman.core.policies.weighted_score_jffc import WeightedScoreJffc
+from pointsman.core.rules import CostWeights
 
 DEFAULT: str = MarginalCost.name
 

@@ -29,13 +29,14 @@ from math import inf
 from random import Random
 from typing import ClassVar, Final
 
-from pointsman.core.limits import PRIORITY_NORMAL, CostWeights
+from pointsman.core.limits import PRIORITY_NORMAL
 from pointsman.core.placement import Choice, Hold
 from pointsman.core.policies.base import Stateless
 from pointsman.core.policies.lmetric import LMetric
 from pointsman.core.policies.pick import pick_cheapest
 from pointsman.core.request import Request
 from pointsman.core.row import Row
+from pointsman.core.rules import CostWeights
 
 CONVEXITY_PER_S: Final = 2.0
 CONVEX_UP_TO_S: Final = 1.0
