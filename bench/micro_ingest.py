@@ -48,7 +48,7 @@ def ingested(payloads: list[bytes]) -> tuple[float, float, int]:
         begin_s = clock()
         changes = wire.decode_batch(payload).events
         decoded_s = clock()
-        residency.apply(node, changes)
+        residency.cache_changed(node, changes)
         decode_s += decoded_s - begin_s
         index_s += clock() - decoded_s
     residency.check()

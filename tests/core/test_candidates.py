@@ -10,7 +10,7 @@ from pointsman.core.limits import CANDIDATES_MAX
 from pointsman.core.node import Node
 from pointsman.core.prefix import slots
 from pointsman.core.request import Request
-from pointsman.core.residency import hit_tokens
+from pointsman.core.residency import indexed_tokens
 from pointsman.core.scheme import Namespace
 
 HALF = CANDIDATES_MAX // 2
@@ -74,7 +74,7 @@ def test_holders_that_are_no_candidates_take_no_place() -> None:
 def test_levels_tell_each_nodes_hit() -> None:
     nodes = fleet(4)
     levels = [(mask(nodes[1:2]), 64), (mask(nodes[2:4]), 16)]
-    assert [hit_tokens(node, levels) for node in nodes] == [0, 64, 16, 16]
+    assert [indexed_tokens(node, levels) for node in nodes] == [0, 64, 16, 16]
 
 
 def test_slots_of_a_mask() -> None:

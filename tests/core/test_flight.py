@@ -96,9 +96,9 @@ def test_what_did_not_finish_or_says_nothing_teaches_nothing(
 def test_a_busy_node_is_learned_from_by_samples() -> None:
     driver = driver_with_node()
     (node,) = driver.nodes
-    assert node.learns(10.0)
-    assert not node.learns(10.0 + LEARN_INTERVAL_S / 2)
-    assert node.learns(10.0 + LEARN_INTERVAL_S)
+    assert node.takes_sample(10.0)
+    assert not node.takes_sample(10.0 + LEARN_INTERVAL_S / 2)
+    assert node.takes_sample(10.0 + LEARN_INTERVAL_S)
 
 
 def test_bytes_a_token_and_output_lengths_are_learned() -> None:

@@ -41,7 +41,7 @@ class Guarded:
         asked = request("r", text, client=client, **fields)
         early = self.guard.arrived(asked, self.now_s)
         reason = Reason.QUEUE_FULL if early is None else early.reason
-        self.told_s = self.guard.told(asked, reason, 1.0, self.now_s, ran=False) or 0.0
+        self.told_s = self.guard.refused(asked, reason, 1.0, self.now_s, ran=False) or 0.0
         self._sent += 1
         if self._sent % 16 == 0:
             self.guard.check()
@@ -94,7 +94,7 @@ def test_what_ends_without_a_retry_after_runs_no_more() -> None:
         it.now_s += 10.0
     it.arrive("a", "x")
     asked = request("r", "x", client="a")
-    assert it.guard.told(asked, Reason.FIRST_TOKEN_TIMEOUT, None, it.now_s, ran=True) is None
+    assert it.guard.refused(asked, Reason.FIRST_TOKEN_TIMEOUT, None, it.now_s, ran=True) is None
     it.room = False
     it.now_s += 30.0
     assert it.arrive("a", "x") is None
@@ -386,18 +386,18 @@ def test_memory_is_bounded() -> None:
     for number in range(REFUSALS_REMEMBERED_MAX + 1_000):
         asked = request("r", str(number), client=str(number % (CLIENTS_REMEMBERED_MAX + 100)))
         it.guard.arrived(asked, it.now_s)
-        it.guard.told(asked, Reason.QUEUE_FULL, 1.0, it.now_s, ran=False)
+        it.guard.refused(asked, Reason.QUEUE_FULL, 1.0, it.now_s, ran=False)
     it.guard.check()
     it.now_s += 2 * GuardRules().memory_s
     for _ in range(REFUSALS_REMEMBERED_MAX):
-        it.guard.told(request("r", "y", client="z"), Reason.QUEUE_FULL, 1.0, it.now_s, ran=False)
+        it.guard.refused(request("r", "y", client="z"), Reason.QUEUE_FULL, 1.0, it.now_s, ran=False)
     assert len(it.guard._turned) == 1
 
 
 def test_reasons_for_which_waiting_does_not_help_are_not_told_to_wait() -> None:
     it = Guarded()
     asked = request("r", "x", client="a")
-    assert it.guard.told(asked, Reason.MODEL_NOT_FOUND, None, it.now_s, ran=False) is None
+    assert it.guard.refused(asked, Reason.MODEL_NOT_FOUND, None, it.now_s, ran=False) is None
     assert it.guard.arrived(asked, it.now_s) is None
     assert it.guard.repeats_after_refusal == 0
 

@@ -47,13 +47,13 @@ def costs(
     prompt: int,
     output: int,
     footprint: Footprint,
-    held: int = 0,
+    indexed: int = 0,
     restorable: int = 0,
 ) -> Row:
     """What a request of so many tokens and this footprint would cost on `node`, whose index knows
-    the first `held` of them there, and its slower tiers the next `restorable`. Changes nothing.
+    the first `indexed` of them there, and its slower tiers the next `restorable`. Changes nothing.
     """
-    hit, restored = _hit(node, prompt, held, restorable)
+    hit, restored = _hit(node, prompt, indexed, restorable)
     new, block, inflight = prompt - hit, node.block_tokens, node.inflight
     attention = new * (prompt - new / 2)
     pace = node.calibration
@@ -77,7 +77,7 @@ def costs(
     return Row(
         node.name,
         hit,
-        held + restorable,
+        indexed + restorable,
         new,
         attention,
         present,
@@ -106,17 +106,17 @@ def costs(
     )
 
 
-def _hit(node: Node, prompt: int, held: int, restorable: int) -> tuple[int, int]:
+def _hit(node: Node, prompt: int, indexed: int, restorable: int) -> tuple[int, int]:
     """What need not be computed, and how much of that is copied from slower tiers.
 
     At least one token is always computed anew, and engines cache whole blocks: of a prompt that
     is cached in full they recompute the last one.
     """
-    if not node.cache_believed or held + restorable == 0:
+    if not node.cache_believed or indexed + restorable == 0:
         return 0, 0
     whole = (prompt - 1) // node.block_tokens * node.block_tokens
-    hit = min(held + restorable, whole)
-    return hit, max(0, hit - held)
+    hit = min(indexed + restorable, whole)
+    return hit, max(0, hit - indexed)
 
 
 def _missing(node: Node, account: Account, blocks: int, ends: int) -> float:

@@ -116,7 +116,7 @@ class Flight:
         """Prefill work that its node has done since it began to stream."""
         return self.node.prefilled_s - self.prefilled_at_start_s
 
-    def answered(self, outcome: Outcome) -> bool:
+    def prefilled(self, outcome: Outcome) -> bool:
         """Whether the node prefilled the prompt, as far as can be known."""
         return self.started_s is not None or outcome.end is _FINISHED
 
@@ -145,7 +145,7 @@ def learn(
     """Take from a finished request what the next prediction needs: a sample of requests is
     enough, and learning from each would take longer than placing it."""
     node = flight.node
-    if outcome.end is not _FINISHED or not node.learns(now_s):
+    if outcome.end is not _FINISHED or not node.takes_sample(now_s):
         return
     request = flight.request
     if outcome.prompt_tokens is not None:

@@ -195,7 +195,7 @@ class Judge:
             detail = f"its queue has grown to {waiting} and nothing comes of it"
             node.condition.suspect(Cause.QUEUE, detail, at_s, weight=SUSPECT_WEIGHT_MIN)
 
-    def told(self, node: Node, event: NodeJudged, now_s: float) -> None:
+    def heard(self, node: Node, event: NodeJudged, now_s: float) -> None:
         """Somebody who used it says how it is."""
         if event.healthy:
             node.alive_s = now_s

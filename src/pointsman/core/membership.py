@@ -88,7 +88,7 @@ class Membership:
             IndexTrusted: self._trusted,
         }
 
-    def apply(self, event: NodeJoined | NodeEvent, now_s: float) -> Change:
+    def take_in(self, event: NodeJoined | NodeEvent, now_s: float) -> Change:
         """One event about an incarnation, a new one or one that is known.
 
         Raises ValueError when the cluster is full.
@@ -101,7 +101,7 @@ class Membership:
         change = self._appliers[type(event)](node, event, now_s)
         return self._warmed_enough(change)
 
-    def go_by(self, rules: Rules) -> None:
+    def apply(self, rules: Rules) -> None:
         """Judge nodes' health, and warm them up, by these from here on."""
         self._cluster.apply(rules.health)
         self._warm_ups.apply(rules)
@@ -173,7 +173,7 @@ class Membership:
 
     def _judged(self, node: Node, event: NodeJudged, now_s: float) -> Change:
         before = node.health
-        self._judge.told(node, event, now_s)
+        self._judge.heard(node, event, now_s)
         return Change(room=node.health is not before)
 
     def _draining(self, node: Node, event: NodeDraining, now_s: float) -> Change:
@@ -188,11 +188,11 @@ class Membership:
         return self._described(node, NodeDescribed(node.id, node.facts), now_s)
 
     def _cache_changed(self, node: Node, event: CacheChanged, now_s: float) -> Change:
-        self._residency.apply(node, event.changes)
+        self._residency.cache_changed(node, event.changes)
         return _NOTHING
 
     def _cache_told(self, node: Node, event: CacheTold, now_s: float) -> Change:
-        self._residency.tell(node, event)
+        self._residency.cache_told(node, event)
         return _NOTHING
 
     def _trusted(self, node: Node, event: IndexTrusted, now_s: float) -> Change:

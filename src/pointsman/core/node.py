@@ -167,9 +167,9 @@ class Node:
         that is cached here. They will come again, wherever there is less to do."""
         return self._returned_lately.at(now_s, RETURN_MEMORY_S) / RETURN_MEMORY_S
 
-    def learns(self, now_s: float) -> bool:
-        """Whether a sample that ends now is worth learning from: all until the speeds are
-        known, then one in `LEARN_INTERVAL_S`."""
+    def takes_sample(self, now_s: float) -> bool:
+        """Whether to learn from the answer that ends now: from each until the speeds are known,
+        then from one in `LEARN_INTERVAL_S`. After a yes that time begins anew."""
         if self.calibration.calibrated and now_s < self._learns_next_s:
             return False
         self._learns_next_s = now_s + LEARN_INTERVAL_S

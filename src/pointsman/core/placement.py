@@ -121,7 +121,7 @@ class Route(Value):
         self.boundary_tokens: Final = boundary_tokens
         self.looked: Final = looked
 
-    def answered(self, answer: Hold | Refusal) -> "Route":
+    def with_answer(self, answer: Hold | Refusal) -> "Route":
         """The same rows with another answer than the policy's."""
         return Route(self.demand, self.rows, self.candidate_count, answer, looked=self.looked)
 

@@ -94,11 +94,11 @@ class Residency:
         """The mask of those that hold the prefix that ends with `block`."""
         return self._texts.holders(block) | self._tokens.holders(block)
 
-    def restorable_tokens(self, node: Node, prompt: Prompt, held_tokens: int) -> int:
-        """Tokens after the first `held_tokens` that the node's slower tiers hold."""
+    def restorable_tokens(self, node: Node, prompt: Prompt, after_tokens: int) -> int:
+        """Tokens behind the first `after_tokens` that the node's slower tiers hold."""
         if prompt.token_count is None:
             return 0
-        rest = prompt.chain(node.token_scheme)[held_tokens // node.block_tokens :]
+        rest = prompt.chain(node.token_scheme)[after_tokens // node.block_tokens :]
         return self._slower.depth(node, rest) * node.block_tokens
 
     def segments(self, node: Node, prompt: Prompt, prompt_tokens: int) -> Segments:
@@ -184,7 +184,7 @@ class Residency:
             self._forget_reports(node)
         self._bound_tokens(node)
 
-    def apply(self, node: Node, changes: Sequence[CacheChange | ChainStored]) -> None:
+    def cache_changed(self, node: Node, changes: Sequence[CacheChange | ChainStored]) -> None:
         """One message of the node's KV event stream."""
         if node.trust is IndexTrust.DISTRUSTED:
             return
@@ -212,7 +212,7 @@ class Residency:
                     self.clear(node)
         batch.flush()
 
-    def tell(self, node: Node, event: CacheTold) -> None:
+    def cache_told(self, node: Node, event: CacheTold) -> None:
         """What an agent says of the node's cache."""
         if node.trust is IndexTrust.DISTRUSTED:
             return
@@ -318,8 +318,8 @@ def _slots(nodes: Sequence[Node], block_tokens: int) -> int:
     return sum(1 << node.slot for node in nodes if node.block_tokens == block_tokens)
 
 
-def hit_tokens(node: Node, levels: Levels) -> int:
-    """How many leading tokens of the prompt `node` holds."""
+def indexed_tokens(node: Node, levels: Levels) -> int:
+    """How many leading tokens of the prompt `node` holds, by the index."""
     bit = 1 << node.slot
     for mask, tokens in levels:
         if mask & bit:

@@ -24,7 +24,7 @@ from pointsman.core.node import Node
 from pointsman.core.placement import Demand, Hold, Refusal, Route
 from pointsman.core.policies.base import Policy
 from pointsman.core.request import Request
-from pointsman.core.residency import Levels, Residency, hit_tokens
+from pointsman.core.residency import Levels, Residency, indexed_tokens
 from pointsman.core.row import Row
 
 
@@ -106,9 +106,9 @@ class Router:
         prompt, output, ledger = demand.prompt_tokens, demand.output_tokens, self._ledger
         footprints = self._footprints
         for node in nodes:
-            held, restorable = hit_tokens(node, levels), 0
+            indexed, restorable = indexed_tokens(node, levels), 0
             if node.restore_share:
-                restorable = self._residency.restorable_tokens(node, request.prompt, held)
+                restorable = self._residency.restorable_tokens(node, request.prompt, indexed)
             row = costs(
                 node,
                 ledger,
@@ -116,7 +116,7 @@ class Router:
                 prompt=prompt,
                 output=output,
                 footprint=footprints.of(node, request.prompt, demand),
-                held=held,
+                indexed=indexed,
                 restorable=restorable,
             )
             rows.append(row)

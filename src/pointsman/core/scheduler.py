@@ -113,7 +113,7 @@ class Scheduler(SchedulerState):
             return self._router.without_look(demand, answer)
         route = self._route(attempt, demand, now_s)
         hold = admission.newcomer_hold(request, route)
-        return route if hold is None else route.answered(hold)
+        return route if hold is None else route.with_answer(hold)
 
     def _place(self, attempt: Attempt, route: Route, now_s: float) -> Effect:
         """Make the route true: book it on its node, hold it, or refuse it."""
@@ -143,7 +143,7 @@ class Scheduler(SchedulerState):
         prospect = self._admission.prospect(attempt.request, route.demand, now_s)
         refusal = self._admission.hold_refusal(attempt, prospect)
         if refusal is not None:
-            return self._refuse(attempt, route.answered(refusal), now_s, prospect)
+            return self._refuse(attempt, route.with_answer(refusal), now_s, prospect)
         decision = self._record(attempt, route, now_s, prospect=prospect)
         self._admission.hold(attempt, route.demand, now_s)
         self.stats.held += 1
@@ -162,7 +162,7 @@ class Scheduler(SchedulerState):
         turn_s = 0.0 if prospect is None else prospect.wait_s or 0.0
         wait_s = self._router.retry_after_s(request.model, refusal.reason, now_s, turn_s=turn_s)
         ran = bool(attempt.tried)
-        retry_after_s = self.guard.told(request, refusal.reason, wait_s, now_s, ran=ran)
+        retry_after_s = self.guard.refused(request, refusal.reason, wait_s, now_s, ran=ran)
         self.stats.refused += 1
         return Refused(request.id, refusal.reason, retry_after_s, refusal.detail, decision)
 
@@ -203,10 +203,10 @@ class Scheduler(SchedulerState):
         busy, failed = attempt.busy, len(attempt.tried) - attempt.busy
         goes_on = may_go_on(self._retries.rules, failed=failed, busy=busy)
         if not goes_on or isinstance(route.answer, Refusal):
-            return self._refuse(attempt, route.answered(refusal), now_s)
+            return self._refuse(attempt, route.with_answer(refusal), now_s)
         if self._retries.is_spent:
             spent = Refusal(reason, f"{refusal.detail} The retry budget is spent.")
-            return self._refuse(attempt, route.answered(spent), now_s)
+            return self._refuse(attempt, route.with_answer(spent), now_s)
         effect = self._place(attempt, route, now_s)
         if not isinstance(effect, Refused):  # as where the queue is full
             self._retries.take()
@@ -218,7 +218,7 @@ class Scheduler(SchedulerState):
             return self._left_queue(event, now_s)
         self.stats.settled += 1
         self.guard.settled(flight.request, event.outcome, now_s, ran=True)
-        if flight.answered(event.outcome):
+        if flight.prefilled(event.outcome):
             self._finish(flight, event.outcome, now_s)
         else:
             self._undo(flight, now_s)
@@ -287,7 +287,7 @@ class Scheduler(SchedulerState):
     # --- nodes -------------------------------------------------------------------------
 
     def _node_changed(self, event: NodeJoined | NodeEvent, now_s: float) -> list[Effect]:
-        change = self._membership.apply(event, now_s)
+        change = self._membership.take_in(event, now_s)
         if change.stale:
             return self._stale()
         if change.gone is not None:
@@ -313,7 +313,7 @@ class Scheduler(SchedulerState):
         rules = event.rules
         self._admission.apply(rules)
         self._footprints.safety = rules.admission.footprint_safety
-        self._membership.go_by(rules)
+        self._membership.apply(rules)
         self._retries.apply(rules.retries)
         self.guard.apply(rules.retry_guard)
         self._recalls.apply(rules)
@@ -396,5 +396,5 @@ class Scheduler(SchedulerState):
             request, demand, self._policy, Random(0), tried=(), now_s=now_s, every_node=True
         )
         answer = self._admission.gate_answer(request, demand, now_s)
-        route = route if answer is None else route.answered(answer)
+        route = route if answer is None else route.with_answer(answer)
         return self._record(attempt, route, now_s, rows_max=None)

@@ -112,11 +112,11 @@ class RetryGuard:
             again = True
         self.amplification.placed(again=again)
 
-    def told(
+    def refused(
         self, request: Request, reason: Reason, wait_s: float | None, now_s: float, *, ran: bool
     ) -> float | None:
-        """How long the client of a refused request is told to wait, where room is expected in
-        `wait_s`. None where no such wait is told. `ran` if an engine has worked for it."""
+        """Note that the request is refused; `ran` if an engine has worked for it. Returns how long
+        its client is told to wait, where room is expected in `wait_s`; None to tell nothing."""
         is_penalty = reason is Reason.RETRY_EARLY or reason is Reason.RETRY_STORM
         if not is_penalty:
             self._over(request)
