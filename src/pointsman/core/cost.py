@@ -112,7 +112,7 @@ def _hit(node: Node, prompt: int, indexed: int, restorable: int) -> tuple[int, i
     At least one token is always computed anew, and engines cache whole blocks: of a prompt that
     is cached in full they recompute the last one.
     """
-    if not node.cache_believed or indexed + restorable == 0:
+    if not node.hits.cache_is_believed or indexed + restorable == 0:
         return 0, 0
     whole = (prompt - 1) // node.block_tokens * node.block_tokens
     hit = min(indexed + restorable, whole)

@@ -152,7 +152,11 @@ def learn(
         if request.prompt.token_count is None and request.prompt.text:
             ratios.observe(request.model, len(request.prompt.text), outcome.prompt_tokens)
         if outcome.cached_tokens is not None:
-            node.hit_reported(flight.predicted.index_hit_tokens, outcome.cached_tokens)
+            node.hits.learn(
+                foretold_tokens=flight.predicted.index_hit_tokens,
+                found_tokens=outcome.cached_tokens,
+                block_tokens=node.block_tokens,
+            )
     output = outcome.output_tokens
     if output is None:
         output = outcome.streamed_tokens

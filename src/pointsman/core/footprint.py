@@ -38,7 +38,7 @@ class Footprints:
         if prompt is not self._prompt or demand is not self._demand:
             self._prompt, self._demand = prompt, demand
             self._known.clear()
-        kind = node.block_tokens if node.cache_believed else -node.block_tokens
+        kind = node.block_tokens if node.hits.cache_is_believed else -node.block_tokens
         found = self._known.get(kind)
         if found is None:
             found = self._known[kind] = self._cut(node, prompt, demand)

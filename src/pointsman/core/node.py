@@ -38,11 +38,6 @@ behind all that have room."""
 
 _SLO_MEMORY: Final = 16.0  # requests
 
-_HIT_SAMPLES_MIN: Final = 8
-_HIT_TRUST_MIN: Final = 0.1
-_HIT_MEMORY: Final = 0.9
-
-
 CONTEXT_TOKENS_UNKNOWN: Final = 1 << 60
 """As good as without a bound: what an engine does not say keeps no prompt from it."""
 
@@ -102,12 +97,7 @@ class Node:
         # Learned.
         self.calibration = Pace(Calibration(), rules=rules)
         self._learns_next_s = 0.0
-        self.predicted_tokens = 0
-        self.reported_tokens = 0
         self.hits = HitCheck()
-        self.cache_believed = True  # an engine may cache nothing, whatever is predicted
-        self._hit_trust = 1.0
-        self._hit_samples = 0
         self.slo_share = 1.0
 
     # --- what routing asks -------------------------------------------------------------
@@ -258,18 +248,6 @@ class Node:
     def slo_seen(self, met: bool) -> None:
         """Note whether a request's first token came within its bound."""
         self.slo_share += (met - self.slo_share) / _SLO_MEMORY
-
-    def hit_reported(self, predicted_tokens: int, reported_tokens: int) -> None:
-        """Compare a predicted prefix hit with the engine's own count."""
-        self.predicted_tokens += predicted_tokens
-        self.reported_tokens += reported_tokens
-        if predicted_tokens < self.block_tokens:
-            return
-        ratio = min(1.0, reported_tokens / predicted_tokens)
-        self._hit_trust = _HIT_MEMORY * self._hit_trust + (1 - _HIT_MEMORY) * ratio
-        self._hit_samples += 1
-        unproven = self._hit_samples < _HIT_SAMPLES_MIN
-        self.cache_believed = unproven or self._hit_trust >= _HIT_TRUST_MIN
 
     def __repr__(self) -> str:
         return (

@@ -104,7 +104,7 @@ class Residency:
     def segments(self, node: Node, prompt: Prompt, prompt_tokens: int) -> Segments:
         """What of `prompt` others may hold with it on `node`; nothing where an engine caches
         nothing."""
-        if not node.cache_believed:
+        if not node.hits.cache_is_believed:
             return NO_SEGMENTS
         if prompt.token_count is not None:
             return segments(prompt.chain(node.token_scheme), 1)

@@ -24,6 +24,11 @@ APART_MIN: Final = 0.7
 
 _TEXT_TOLERANCE: Final = 0.25
 
+_FOUND_MEMORY: Final = 1 / 10  # of the share that is found of what was foretold, in samples
+_FOUND_SAMPLES_MIN: Final = 8
+_FOUND_SHARE_MIN: Final = 0.1
+"""An engine that finds less than this share of what is foretold is taken to cache nothing."""
+
 
 class Doubt(StrEnum):
     """Why what is foretold is probably not what the engine reports. Empty: no doubt."""
@@ -48,11 +53,30 @@ class HitCheck:
 
     `match_share` is of all answers that say anything; `doubt` is of those that an index fed by
     events has foretold: our own history may miss what others sent there, and be right.
+
+    `foretold_tokens` and `found_tokens` are sums over the answers that are learned from. Hits are
+    counted on while `cache_is_believed`: an engine may cache nothing, whatever is foretold.
     """
 
-    __slots__ = ("_events_samples", "_less", "_more", "_nothing", "match_share", "samples")
+    __slots__ = (
+        "_events_samples",
+        "_found_samples",
+        "_found_share",
+        "_less",
+        "_more",
+        "_nothing",
+        "cache_is_believed",
+        "foretold_tokens",
+        "found_tokens",
+        "match_share",
+        "samples",
+    )
 
     def __init__(self) -> None:
+        self.cache_is_believed = True
+        self.foretold_tokens = self.found_tokens = 0
+        self._found_share = 1.0
+        self._found_samples = 0
         self.samples = 0
         self.match_share = 1.0
         self._events_samples = 0
@@ -83,6 +107,18 @@ class HitCheck:
             self._less += MEMORY * ((surplus < -tolerance) - self._less)
             self._more += MEMORY * ((surplus > tolerance) - self._more)
             self._nothing += MEMORY * ((reported_tokens < block_tokens) - self._nothing)
+
+    def learn(self, *, foretold_tokens: int, found_tokens: int, block_tokens: int) -> None:
+        """One answer that is learned from."""
+        self.foretold_tokens += foretold_tokens
+        self.found_tokens += found_tokens
+        if foretold_tokens < block_tokens:
+            return
+        share = min(1.0, found_tokens / foretold_tokens)
+        self._found_share += _FOUND_MEMORY * (share - self._found_share)
+        self._found_samples += 1
+        is_unproven = self._found_samples < _FOUND_SAMPLES_MIN
+        self.cache_is_believed = is_unproven or self._found_share >= _FOUND_SHARE_MIN
 
     @property
     def doubt(self) -> Doubt:

@@ -103,8 +103,8 @@ def node_view(node: Node, ledger: Ledger, residency: Residency, now_s: float) ->
         index_blocks=residency.blocks(node),
         calibrated=node.calibration.calibrated,
         speeds=node.speeds,
-        cached_tokens_predicted=node.predicted_tokens,
-        cached_tokens_reported=node.reported_tokens,
+        cached_tokens_predicted=node.hits.foretold_tokens,
+        cached_tokens_reported=node.hits.found_tokens,
         hit_match_share=node.hits.match_share if node.hits.samples else None,
         index_doubt=node.hits.doubt if node.trust is IndexTrust.DISTRUSTED else Doubt.NONE,
     )
