@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
 
 import msgspec
@@ -59,25 +59,30 @@ async def run_plan(plan: Plan, *, begin: Callable[[str], OnRecord]) -> list[Run]
     returned, the last one marked as interrupted.
     """
     model = plan.model or await _first_model(plan)
-    runs: list[Run] = []
     if not plan.policies:
         return [await _run(plan, model, policy=None, number=0, on_record=begin(plan.label))]
     assert plan.admin is not None, "policies without an admin URL"
-    admin = LoadClient(plan.admin)
-    try:
-        async with _policy_put_back(admin, plan.policies):
-            for number, policy in enumerate(plan.policies):
-                await _choose_policy(admin, policy)
-                told = begin(policy)
-                runs.append(await _run(plan, model, policy=policy, number=number, on_record=told))
-                if runs[-1].interrupted:
-                    break
-    except SessionError as error:
-        error.runs = tuple(runs)
-        raise
-    finally:
-        admin.close()
+    runs: list[Run] = []
+    with closing(LoadClient(plan.admin)) as admin:
+        try:
+            async with _policy_put_back(admin, plan.policies):
+                await _run_policies(plan, model, admin, begin, runs)
+        except SessionError as error:
+            error.runs = tuple(runs)
+            raise
     return runs
+
+
+async def _run_policies(
+    plan: Plan, model: str, admin: LoadClient, begin: Callable[[str], OnRecord], runs: list[Run]
+) -> None:
+    """One run a policy, each added to `runs` once it is over."""
+    for number, policy in enumerate(plan.policies):
+        await _choose_policy(admin, policy)
+        on_record = begin(policy)
+        runs.append(await _run(plan, model, policy=policy, number=number, on_record=on_record))
+        if runs[-1].interrupted:
+            break
 
 
 async def _run(
@@ -97,11 +102,9 @@ async def _run(
     )
     load = LoadRun(client, plan.requests, options, on_record=on_record)
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
-    try:
+    with closing(client):
         async with _stopped_by_interrupt(load) as stopped:
             records = await load.run()
-    finally:
-        client.close()
     return Run(
         label=policy or plan.label,
         target=f"{plan.target.scheme}://{plan.target.authority}{plan.target.base_path}",
@@ -147,15 +150,13 @@ class _Policy(msgspec.Struct):
 
 
 async def _first_model(plan: Plan) -> str:
-    client = LoadClient(plan.target, api_key=plan.api_key)
-    try:
-        status, body = await client.fetch("GET", "/v1/models")
-    except ConnectionError as error:
-        raise SessionError(
-            f"{plan.target.authority}: {error}. Remedy: start the server, or mend the URL."
-        ) from None
-    finally:
-        client.close()
+    with closing(LoadClient(plan.target, api_key=plan.api_key)) as client:
+        try:
+            status, body = await client.fetch("GET", "/v1/models")
+        except ConnectionError as error:
+            raise SessionError(
+                f"{plan.target.authority}: {error}. Remedy: start the server, or mend the URL."
+            ) from None
     where = f"{plan.target.authority}{plan.target.base_path}/v1/models"
     if status == 401:
         raise SessionError(f"{where} answers 401. Remedy: give --api-key, or POINTSMAN_API_KEY.")

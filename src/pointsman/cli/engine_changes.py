@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pointsman.cli.config import Engine
 from pointsman.cli.wiring import node_spec
 from pointsman.control.fleet import Fleet, NodeRefused
+from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName
 
 REPLACED_S_MAX = 10.0
@@ -28,29 +29,36 @@ async def apply_engines(
     """
     known = {engine.name: engine for engine in before}
     joined: list[NodeName] = []
-    clock = asyncio.get_running_loop().time
-    patience_s = clock() + REPLACED_S_MAX
+    until_s = asyncio.get_running_loop().time() + REPLACED_S_MAX
     for index, engine in enumerate(after):
         spec = node_spec(engine, index)
         if fleet.runs(spec, kv_events=engine.kv_events, ranks=engine.ranks):
             fleet.stay(spec.name)
             fleet.respecify(spec)
-        elif known.get(engine.name) != engine:  # else an operator has removed it
-            replaced = fleet.namesakes(spec)
-            for name in replaced:
-                await fleet.remove(name)
-            try:
-                fleet.add(spec, kv_events=engine.kv_events, ranks=engine.ranks)
-            except NodeRefused as refused:  # another's, which has come meanwhile; or too many
-                log.error("engine %s is not used: %s", spec.name, refused)
-            else:
-                joined.append(spec.name)
-                if replaced:
-                    await fleet.until_back(spec.name, patience_s - clock())
+        elif known.get(engine.name) == engine:
+            pass  # an operator has removed it
+        elif await _join(fleet, engine, spec, until_s):
+            joined.append(spec.name)
     kept = {engine.name for engine in after}
     for engine in before:
         if engine.name is not None and engine.name not in kept:
             fleet.retire(NodeName(engine.name), within_s=drain_s, after=joined)
+
+
+async def _join(fleet: Fleet, engine: Engine, spec: NodeSpec, until_s: float) -> bool:
+    """Add an engine; in the place of others it is waited for, until then at most. Whether it has
+    come in."""
+    replaced = fleet.namesakes(spec)
+    for name in replaced:
+        await fleet.remove(name)
+    try:
+        fleet.add(spec, kv_events=engine.kv_events, ranks=engine.ranks)
+    except NodeRefused as refused:  # another's, which has come meanwhile; or too many
+        log.error("engine %s is not used: %s", spec.name, refused)
+        return False
+    if replaced:
+        await fleet.until_back(spec.name, until_s - asyncio.get_running_loop().time())
+    return True
 
 
 def engine_conflicts(fleet: Fleet, before: Sequence[Engine], after: Sequence[Engine]) -> list[str]:

@@ -125,35 +125,21 @@ def core_request(
         text=fields.prompt_text or b"",
         tokens=fields.prompt_tokens,
     )
-    if head.hints is None:
-        return Request(
-            id=request_id,
-            model=model,
-            prompt=prompt,
-            max_output_tokens=_output_tokens(fields),
-            stream=fields.stream,
-            priority=_engines_priority(fields, head),
-            tenant=_tenant(fields),
-            session=_session(fields),
-            client=client,
-            is_crowd=is_crowd,
-            continues=_continues(fields),
-        )
-    hint = _Hints(head.hints).get
-    priority, slo_ttft = hint("priority"), hint("slo-ttft-ms")
+    hints = _NO_HINTS if head.hints is None else _Hints(head.hints)
+    priority = _engines_priority(fields, head) if hints.priority is None else hints.priority
     return Request(
         id=request_id,
         model=model,
         prompt=prompt,
         max_output_tokens=_output_tokens(fields),
         stream=fields.stream,
-        priority=_engines_priority(fields, head) if priority is None else _priority(priority),
-        tenant=hint("tenant") or _tenant(fields),
-        session=hint("session") or _session(fields),
-        pool=hint("pool"),
-        zone=hint("zone"),
-        labels=_labels(hint("labels") or ""),
-        slo_ttft_s=None if slo_ttft is None else _slo_ttft_s(slo_ttft),
+        priority=priority,
+        tenant=hints.tenant or _tenant(fields),
+        session=hints.session or _session(fields),
+        pool=hints.pool,
+        zone=hints.zone,
+        labels=hints.labels,
+        slo_ttft_s=hints.slo_ttft_s,
         client=client,
         is_crowd=is_crowd,
         continues=_continues(fields),
@@ -228,29 +214,38 @@ def _engines_asked(head: RequestHead) -> int | None:
 
 
 class _Hints:
-    """The x-pointsman-* fields as text."""
+    """What the x-pointsman-* fields say; None, or no labels, where they say nothing. Raises
+    BadRequest for one that is malformed."""
 
-    def __init__(self, hints: Mapping[bytes, bytes]) -> None:
-        self._hints = hints
+    def __init__(self, given: Mapping[bytes, bytes]) -> None:
+        self.priority = _priority(_hint(given, "priority"))
+        self.tenant = _hint(given, "tenant")
+        self.session = _hint(given, "session")
+        self.pool = _hint(given, "pool")
+        self.zone = _hint(given, "zone")
+        self.labels = _labels(_hint(given, "labels"))
+        self.slo_ttft_s = _slo_ttft_s(_hint(given, "slo-ttft-ms"))
 
-    def get(self, name: str) -> str | None:
-        """None if it is absent or empty. Raises BadRequest if it is too long."""
-        value = self._hints.get(name.encode(), b"").strip()
-        if len(value) > _HINT_CHARS_MAX:
-            raise _bad_hint(name, f"at most {_HINT_CHARS_MAX} characters")
-        return value.decode("latin-1") or None
+
+def _hint(given: Mapping[bytes, bytes], name: str) -> str | None:
+    value = given.get(name.encode(), b"").strip()
+    if len(value) > _HINT_CHARS_MAX:
+        raise _bad_hint(name, f"at most {_HINT_CHARS_MAX} characters")
+    return value.decode("latin-1") or None
 
 
-def _priority(value: str) -> int:
+def _priority(value: str | None) -> int | None:
+    if value is None:
+        return None
     try:
         return read_priority(value)
     except ValueError:
         raise _bad_hint("priority", "high, normal, low or an integer") from None
 
 
-def _labels(value: str) -> tuple[tuple[str, str], ...]:
+def _labels(value: str | None) -> tuple[tuple[str, str], ...]:
     """`gpu=h100, tier=gold`: what the engine must be labelled with."""
-    if not value:
+    if value is None:
         return ()
     pairs = [pair.partition("=") for pair in value.split(",")]
     if not all(key.strip() and equals for key, equals, _ in pairs):
@@ -258,7 +253,9 @@ def _labels(value: str) -> tuple[tuple[str, str], ...]:
     return tuple((key.strip(), text.strip()) for key, _, text in pairs)
 
 
-def _slo_ttft_s(value: str) -> float:
+def _slo_ttft_s(value: str | None) -> float | None:
+    if value is None:
+        return None
     try:
         slo_ttft_ms = float(value)
     except ValueError:
@@ -271,3 +268,6 @@ def _slo_ttft_s(value: str) -> float:
 def _bad_hint(name: str, wanted: str) -> BadRequest:
     header = f"x-pointsman-{name}"
     return BadRequest(f"Invalid value for the header {header}. Send {wanted}.", header)
+
+
+_NO_HINTS: Final = _Hints({})

@@ -123,16 +123,22 @@ class CompletionExchange(Exchange):
         event = _events.decode(payload)
         if event.usage is not None:
             self.usage = event.usage
-        if event.choices:
-            for choice in event.choices:
-                if choice.finish_reason is not None:
-                    self.finished = True
-                if _has_token(choice):
-                    self.chunks += 1
-                    self.last_token_s = now_s
-                    if self.first_token_s is None:
-                        self.first_token_s = now_s
-        elif bytes(event.error) not in (b"", b"null"):
+        for choice in event.choices:
+            self._take_choice(choice, now_s)
+        if not event.choices:
+            self._take_error(event, payload)
+
+    def _take_choice(self, choice: _Choice, now_s: float) -> None:
+        if choice.finish_reason is not None:
+            self.finished = True
+        if _has_token(choice):
+            self.chunks += 1
+            self.last_token_s = now_s
+            if self.first_token_s is None:
+                self.first_token_s = now_s
+
+    def _take_error(self, event: _Event, payload: bytes) -> None:
+        if bytes(event.error) not in (b"", b"null"):
             self._note_error(Outcome.STREAM_ERROR, "", event.error)
         elif event.object == "error":  # vLLM before 0.10: the error's fields lie on top
             self._note_error(Outcome.STREAM_ERROR, "", msgspec.Raw(payload))

@@ -17,7 +17,7 @@ from pointsman.control.doctor.finding import Diagnosis, EngineSummary, Finding, 
 from pointsman.control.doctor.fleet_findings import fleet_findings, same_peer, suspects
 from pointsman.control.doctor.gateway_findings import gateway_findings
 from pointsman.control.doctor.gateway_look import look_at_admin, look_at_gateway
-from pointsman.control.doctor.seen import EngineSeen, GatewaySeen, StateSeen, Target
+from pointsman.control.doctor.seen import EngineSeen, GatewaySeen, ProbeSeen, StateSeen, Target
 from pointsman.engines.adapters import EngineKeys, EngineTrouble
 from pointsman.engines.tokenizer import ModelTokenizer
 
@@ -179,25 +179,30 @@ async def _same(
     *,
     probing: bool,
 ) -> list[tuple[int, int]]:
-    """The pairs that are one engine: what one was sent the other has in its cache."""
+    """The pairs that are one engine."""
     found = []
     for first, second in suspects(engines)[:SUSPECTS_MAX]:
         one, other = engines[first], engines[second]
         if not probing or one.probe is None or not one.probe.cached:
-            shared = same_peer(one, other)
+            is_one = same_peer(one, other)
         else:
-            try:
-                async with asyncio.timeout_at(deadline_s):
-                    client = EngineClient(session, other.target.url)
-                    usage = await probes.once(
-                        client, model=one.probe.model, prompt=one.probe.prompt
-                    )
-                shared = bool(usage.cached_tokens)
-            except (EngineTrouble, TimeoutError):
-                shared = False
-        if shared:
+            is_one = await _has_cached(session, other, one.probe, deadline_s)
+        if is_one:
             found.append((first, second))
     return found
+
+
+async def _has_cached(
+    session: aiohttp.ClientSession, engine: EngineSeen, probe: ProbeSeen, deadline_s: float
+) -> bool:
+    """Whether what another engine was sent is in the cache of this one."""
+    client = EngineClient(session, engine.target.url)
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            usage = await probes.once(client, model=probe.model, prompt=probe.prompt)
+    except (EngineTrouble, TimeoutError):
+        return False
+    return bool(usage.cached_tokens)
 
 
 def _summary(engine: EngineSeen) -> EngineSummary:

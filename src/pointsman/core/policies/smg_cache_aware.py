@@ -43,15 +43,15 @@ class SmgCacheAware:
         self._trees: OrderedDict[NodeName, int] = OrderedDict()
 
     def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:
-        matches = max((hit_ratio(row) for row in rows if row.fits), default=0.0)
         if _is_imbalanced(rows):
-            why = "imbalanced: fewest requests in flight"
-        elif matches > CACHE_THRESHOLD:
-            for row in rows:
-                row.score = -hit_ratio(row)
-            return pick_in_order(rows, self._order, why="holds most of the prompt")
-        else:
-            why = "no match: fewest requests in flight"
+            return self._least_busy(rows, why="imbalanced: fewest requests in flight")
+        if max((hit_ratio(row) for row in rows if row.fits), default=0.0) <= CACHE_THRESHOLD:
+            return self._least_busy(rows, why="no match: fewest requests in flight")
+        for row in rows:
+            row.score = -hit_ratio(row)
+        return pick_in_order(rows, self._order, why="holds most of the prompt")
+
+    def _least_busy(self, rows: Sequence[Row], *, why: str) -> Choice | Hold:
         for row in rows:
             row.score = row.inflight
         return pick_in_order(rows, self._order, why=why)
