@@ -43,7 +43,6 @@ class Agent:
         self,
         options: AgentOptions,
         *,
-        clock: Callable[[], float] = time.monotonic,
         rng: Random | None = None,
         prepare: Callable[[], None] | None = None,
     ) -> None:
@@ -51,7 +50,6 @@ class Agent:
         self.failed = ""
         self._options = options
         self._keys = EngineKeys({engine.url: engine.api_key for engine in options.engines})
-        self._clock = clock
         self._rng = rng or Random()
         self._prepare = prepare
         self._stopping = asyncio.Event()
@@ -62,13 +60,15 @@ class Agent:
             EngineReport(
                 number,
                 engine.spec,
-                clock=clock,
+                clock=time.monotonic,
                 wake=wake.set,
                 delta_blocks=options.delta_blocks,
             )
             for number, engine in enumerate(options.engines)
         ]
-        self.reporter = Reporter(options, self.reports, wake=wake, clock=clock, rng=self._rng)
+        self.reporter = Reporter(
+            options, self.reports, wake=wake, clock=time.monotonic, rng=self._rng
+        )
 
     @property
     def pids(self) -> list[int | None]:
@@ -121,7 +121,7 @@ class Agent:
                 _Supervised(report),
                 self._options.supervisor,
                 prepare=self._prepare,
-                clock=self._clock,
+                clock=time.monotonic,
             )
             for engine, report in zip(self._options.engines, self.reports, strict=True)
             if engine.command
@@ -168,7 +168,7 @@ class Agent:
         async with AsyncExitStack() as stack:
             for engine, report in zip(self._options.engines, self.reports, strict=True):
                 if engine.front is not None:
-                    front = Front(engine.url, engine.front, keys=self._keys, clock=self._clock)
+                    front = Front(engine.url, engine.front, keys=self._keys, clock=time.monotonic)
                     report.front = await stack.enter_async_context(front.serving())
                     report.spec = replace(report.spec, url=_on_port(report.spec.url, front.port))
             yield

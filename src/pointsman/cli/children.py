@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import NamedTuple
 
@@ -48,14 +48,7 @@ async def engines(
             child = await _spawn(options._replace(seed=options.seed + number))
             stack.push_async_callback(_stop, child)
             children.append(child)
-        urls: list[str] = []
-        try:
-            async with asyncio.timeout(START_S_MAX):
-                for child in children:
-                    urls.append(await _address(child))
-                    progress(len(urls))
-        except TimeoutError:
-            raise EngineFailed(f"an engine said nothing within {START_S_MAX:g} s") from None
+        urls = await _addresses(children, progress)
         async with asyncio.TaskGroup() as tasks:
             drains = [tasks.create_task(_drain(child)) for child in children]
             try:
@@ -94,6 +87,20 @@ def die_with_parent(parent: int) -> Callable[[], None]:
             os._exit(1)
 
     return prepare
+
+
+async def _addresses(
+    children: Iterable[asyncio.subprocess.Process], progress: Callable[[int], None]
+) -> Sequence[str]:
+    urls: list[str] = []
+    try:
+        async with asyncio.timeout(START_S_MAX):
+            for child in children:
+                urls.append(await _address(child))
+                progress(len(urls))
+    except TimeoutError:
+        raise EngineFailed(f"an engine said nothing within {START_S_MAX:g} s") from None
+    return urls
 
 
 async def _address(child: asyncio.subprocess.Process) -> str:

@@ -180,35 +180,39 @@ def _run(job: RunJob, on_share: OnShare) -> RunNumbers:
 
 
 def _sweep(job: SweepJob, on_share: OnShare) -> Sweep:
+    tried = 0
+
     def evaluate(factor: float) -> SweepPoint:
-        found, rates = [], []
-        for seed, stream in job.streams:
-            requests = accelerate(stream, speed=factor)
-            run = simulate(
-                job.scenario,
-                requests,
-                policy=job.options.policy,
-                seed=seed,
-                options=job.options,
-                on_progress=lambda _: on_share(progress()),
-            )
-            found.append(numbers(run, job.scenario.slo, keep_series=False))
-            rates.append(summarize(requests).rate_rps)
-        points.append(factor)
-        return SweepPoint(
-            speed=job.speed * factor,
-            rate_rps=sum(rates) / len(rates),
-            slo_attainment=sum(run.slo_attainment for run in found) / len(found),
-            goodput_rps=sum(run.goodput_rps for run in found) / len(found),
+        nonlocal tried
+        share = 1 - 0.8**tried  # how many there will be is not known before
+        tried += 1
+        return _point(job, factor, lambda _: on_share(share))
+
+    best, points = search(evaluate, target=job.target)
+    return Sweep(policy=job.name, target=job.target, best=best, tried=points)
+
+
+def _point(job: SweepJob, factor: float, on_progress: OnShare) -> SweepPoint:
+    """The means over all seeds at one speed."""
+    found, rates = [], []
+    for seed, stream in job.streams:
+        requests = accelerate(stream, speed=factor)
+        run = simulate(
+            job.scenario,
+            requests,
+            policy=job.options.policy,
+            seed=seed,
+            options=job.options,
+            on_progress=on_progress,
         )
-
-    points: list[float] = []
-
-    def progress() -> float:
-        return 1 - 0.8 ** len(points)  # how many there will be is not known before
-
-    best, tried = search(evaluate, target=job.target)
-    return Sweep(policy=job.name, target=job.target, best=best, tried=tried)
+        found.append(numbers(run, job.scenario.slo, keep_series=False))
+        rates.append(summarize(requests).rate_rps)
+    return SweepPoint(
+        speed=job.speed * factor,
+        rate_rps=sum(rates) / len(rates),
+        slo_attainment=sum(run.slo_attainment for run in found) / len(found),
+        goodput_rps=sum(run.goodput_rps for run in found) / len(found),
+    )
 
 
 def _failure(job: Job, error: BaseException) -> str:

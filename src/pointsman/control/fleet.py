@@ -67,13 +67,12 @@ class Fleet(NodeWatcher):
         *,
         cadence: Cadence | None = None,
         keys: EngineKeys | None = None,
-        seed: int = 0,
     ) -> None:
         self._service = service
         self._metrics = metrics
         self._cadence = cadence or Cadence()
         self._keys = keys or EngineKeys()
-        self._rng = Random(seed)
+        self._rng = Random(0)  # spreads looks at the nodes; which one comes first is no matter
         self._listed: dict[NodeName, ListedEngine] = {}  # as configured
         self._holders: dict[str, NodeName] = {}  # the engine of each name, and of each address
         self._links: dict[NodeName, NodeLink] = {}
