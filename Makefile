@@ -77,7 +77,7 @@ readme: setup  ## run the commands of README.md
 soak: setup  ## the long tests
 	$(BIN)/pytest -m soak --timeout 0
 
-bench: bench-micro bench-idle bench-macro  ## all benchmarks
+bench: bench-micro bench-idle bench-macro  ## the benchmarks of the gateway itself: 7 minutes
 
 bench-micro: setup  ## decision, index, hashing, ledger, relay: time per operation
 	@set -e; for bench in $(wildcard bench/micro*.py); do \
