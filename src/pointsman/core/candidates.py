@@ -30,7 +30,7 @@ def eligible(
     if tried:
         serving = [n for n in serving if n.id not in tried]
     nodes = [n for n in serving if n.inflight < n.concurrency_max]
-    return _within_share(nodes, serving, request) if cluster.shares else nodes
+    return _within_share(nodes, serving, request) if cluster.weights_differ else nodes
 
 
 def _has_context(nodes: Iterable[Node], request: Request, tokens: int) -> bool:
@@ -40,8 +40,8 @@ def _has_context(nodes: Iterable[Node], request: Request, tokens: int) -> bool:
 
 
 def _within_share(nodes: list[Node], serving: Sequence[Node], request: Request) -> list[Node]:
-    """Without those that have their share of their peers' work, where peers of full weight serve:
-    rather a node that is suspected than none."""
+    """Leave out those of less than full weight that have their share of work already. Where no node
+    of full weight serves all stay, since a node that is suspected is better than none."""
     full = [node for node in serving if node.condition.weight == 1.0]
     if not full:
         return nodes

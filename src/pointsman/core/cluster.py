@@ -23,7 +23,7 @@ class Cluster:
         self._serving: dict[ModelName, list[Node]] | None = None
         self._first_names: dict[ModelName, ModelName] = {}
         # Of the nodes that serve, as `serving` was last asked:
-        self.shares = False  # some have less than their full weight
+        self.weights_differ = False  # some have less than their full weight
         self.context_tokens_least = CONTEXT_TOKENS_UNKNOWN
         self.turns: list[Turned] = []  # of health, not told yet
         self.cold: list[Node] = []  # came into service, not looked at yet
@@ -140,12 +140,12 @@ class Cluster:
 
     def _group_by_model(self) -> dict[ModelName, list[Node]]:
         groups: dict[ModelName, list[Node]] = {}
-        self.shares, self._first_names = False, {}
+        self.weights_differ, self._first_names = False, {}
         self.context_tokens_least = CONTEXT_TOKENS_UNKNOWN
         for node in self.nodes:
             self._first_names |= node.facts.first_names()
             if node.serving:
-                self.shares = self.shares or node.condition.weight < 1.0
+                self.weights_differ |= node.condition.weight < 1.0
                 for card in node.models:
                     known = card.context_tokens_max
                     if known is not None and known < self.context_tokens_least:

@@ -120,8 +120,8 @@ def _hit(node: Node, prompt: int, indexed: int, restorable: int) -> tuple[int, i
 
 
 def _missing(node: Node, account: Account, blocks: int, ends: int) -> float:
-    """Of the time in which all end that run there, the share until so many have, and with them
-    enough leases, if they end evenly."""
+    """The part that has to pass of the time in which all that runs there ends: until `ends` of them
+    have ended, and enough leased blocks are free. They are taken to end evenly."""
     missing, free = ends / node.running_max, account.free
     if free is not None and free < blocks and account.leased:
         missing = max(missing, (blocks - free) / account.leased)

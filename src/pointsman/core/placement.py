@@ -12,8 +12,12 @@ from pointsman.core.value import Value
 
 
 class Attempt(Value):
-    """One try to place a request: since when it is here, the nodes it failed on and how many of
-    these were busy, those that are left out this time, and how often it was taken back from one."""
+    """One try to place a request, which came at `arrived_s`.
+
+    tried    nodes that it failed on; so many of them were `busy`
+    avoided  nodes that are left out this time
+    recalls  how often it was taken back from a node
+    """
 
     __match_args__ = ("request", "arrived_s", "tried", "avoided", "recalls", "busy")
     __slots__ = __match_args__
@@ -88,8 +92,8 @@ class Refusal(Value):
 
 
 class Route(Value):
-    """The answer, and all that led to it. `candidate_count` is before the shortlist;
-    `boundary` ends what is held anywhere of the prompt, at `boundary_tokens`."""
+    """The answer, and all that led to it. `candidate_count` is before the shortlist. `boundary` is
+    the last of the prompt's blocks that any node holds; it ends at `boundary_tokens`."""
 
     __match_args__ = (
         "demand",
@@ -162,8 +166,8 @@ class Work(Value):
 
 
 class Segments(Value):
-    """A prompt cut where others may part from it: the hash of each segment's end in the chain, and
-    the node's blocks up to there."""
+    """A prompt cut where others may part from it. `marks` are the hashes of the blocks that end its
+    segments, `ends` how many of the node's blocks there are up to each."""
 
     __match_args__ = ("marks", "ends")
     __slots__ = __match_args__

@@ -26,9 +26,13 @@ _RATE_MEMORY_S: Final = faded.memory_s(30.0)
 
 
 class TurnedAway:
-    """A request that was refused or given up. `owed` counts how often without having come again,
-    `ran` how often after an engine had worked for it, and `running` those that came again and are
-    not over. `gave_up` is what happened last. Before `until_s` it is early."""
+    """A request that was refused, or given up by its client. Before `until_s` it is early.
+
+    owed     how often it was turned away and has not come again
+    ran      how often an engine had worked for it, and it was not placed again
+    running  how many that came again are not over
+    gave_up  whether its client gave up, the last time
+    """
 
     __slots__ = (
         "_strikes",
