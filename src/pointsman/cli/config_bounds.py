@@ -8,18 +8,24 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from pointsman.core import limits
-from pointsman.core.limits import HOLD_S, INDEX_BYTES_MAX, QUEUE_LENGTH_MAX
+from pointsman.core import rules
+from pointsman.core.limits import (
+    HOLD_S,
+    INDEX_BYTES_MAX,
+    QUEUE_LENGTH_MAX,
+    RESERVATION_S,
+    RETRY_AFTER_MAX_S,
+)
 from pointsman.gateway.options import GatewayOptions
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Count = Annotated[int, Meta(ge=1, le=1_000)]
 
-_STAGES = limits.Timeouts()
-_RETRIES = limits.RetryRules()
-_GUARD = limits.GuardRules()
-_HOT = limits.HotPrefixRules()
-_WEIGHTS = limits.CostWeights()
+_STAGES = rules.Timeouts()
+_RETRIES = rules.RetryRules()
+_GUARD = rules.GuardRules()
+_HOT = rules.HotPrefixRules()
+_WEIGHTS = rules.CostWeights()
 _GATEWAY = GatewayOptions()
 
 
@@ -57,7 +63,7 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "what is reserved for it, but never before three times its own expected wait. Shorter "
             "frees sooner what a dead gateway or a lost message has left behind."
         ),
-    ] = limits.RESERVATION_S
+    ] = RESERVATION_S
     queue_s: Annotated[
         Seconds,
         Meta(
@@ -212,7 +218,7 @@ class WarmUp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = _GATEWAY.warm_up_bytes_max
     within_s: Annotated[
         Seconds, Meta(description="Seconds that it may take; then the engine gets requests, cold.")
-    ] = limits.WarmUpRules().within_s
+    ] = rules.WarmUpRules().within_s
 
 
 class Retries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -283,7 +289,7 @@ class RetryGuard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = _GUARD.memory_s
     penalty_s_max: Annotated[
-        Annotated[float, Meta(gt=0, le=limits.RETRY_AFTER_MAX_S)],
+        Annotated[float, Meta(gt=0, le=RETRY_AFTER_MAX_S)],
         Meta(
             description="The longest Retry-After, in seconds, that a client's haste leads to. "
             "Longer keeps a storm away for longer, and those that learned from it."

@@ -123,7 +123,7 @@ class CompletionExchange(Exchange):
         event = _events.decode(payload)
         if event.usage is not None:
             self.usage = event.usage
-        for choice in event.choices:
+        for choice in event.choices or ():
             self._take_choice(choice, now_s)
         if not event.choices:
             self._take_error(event, payload)
