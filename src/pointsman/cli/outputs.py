@@ -59,6 +59,8 @@ def write_outputs(
             _write(Path(json_file), encode())
     if html_file:
         _write(html_file, render().encode())
+        if sys.stderr.isatty():
+            click.echo(f"wrote {html_file}", err=True)
 
 
 def _write(path: Path, data: bytes) -> None:
