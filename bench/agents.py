@@ -22,7 +22,7 @@ from aiohttp import web
 from prometheus_client.registry import CollectorRegistry
 
 from bench.peers.cpu import cpu_s, resident_bytes
-from pointsman.agent import AgentOptions, SchedulerAddress, reporter
+from pointsman.agent import AgentOptions, reporter
 from pointsman.agent.report import EngineReport
 from pointsman.agent.reporter import Reporter
 from pointsman.collectors.cadence import Cadence
@@ -41,7 +41,7 @@ from pointsman.core.events import (
 )
 from pointsman.core.ids import HASH_BITS, BlockHash, ModelName, NodeId, NodeName
 from pointsman.telemetry.collector_metrics import CollectorMetrics
-from pointsman.wire.control import AgentFrame, Heartbeat, encode
+from pointsman.wire.control import AgentFrame, ControlAddress, Heartbeat, encode
 from tests.support.ports import free_ports
 
 BAR_PERCENT = 5.0
@@ -179,7 +179,7 @@ async def attend(number: int, health: int, port: int, changes: int) -> None:
     """One agent with its engine, for ever."""
     wake = asyncio.Event()
     engine = Engine(number, health, wake, changes)
-    options = AgentOptions(name=f"agent-{number}", scheduler=SchedulerAddress("127.0.0.1", port))
+    options = AgentOptions(name=f"agent-{number}", scheduler=ControlAddress("127.0.0.1", port))
     reporting = Reporter(
         options, [engine.report], wake=wake, clock=time.monotonic, rng=Random(number)
     )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client.registry import CollectorRegistry
 
-from pointsman.agent import AgentOptions, SchedulerAddress, reporter, rhythm
+from pointsman.agent import AgentOptions, reporter, rhythm
 from pointsman.agent.report import EngineReport
 from pointsman.agent.reporter import Reporter
 from pointsman.collectors.cadence import Cadence
@@ -27,6 +27,7 @@ from pointsman.wire.control import (
     AgentFrame,
     Announce,
     Challenge,
+    ControlAddress,
     Farewell,
     Heartbeat,
     Hello,
@@ -106,7 +107,7 @@ async def reporting(
             writer.close()
 
     server = await asyncio.start_server(play, "127.0.0.1", 0)
-    address = SchedulerAddress("127.0.0.1", server.sockets[0].getsockname()[1])
+    address = ControlAddress("127.0.0.1", server.sockets[0].getsockname()[1])
     tally = CollectorMetrics(CollectorRegistry()).node(SPEC.name)
     report.link = NodeLink(SPEC, report, tally, Random(0), cadence=Cadence())
     report.link.join()
@@ -309,14 +310,14 @@ async def test_who_acknowledges_nothing_hears_less_and_is_left_at_last(
 
 
 def test_a_secret_is_not_shown() -> None:
-    options = AgentOptions(name="a", scheduler=SchedulerAddress("h", 1), secret=SECRET)
+    options = AgentOptions(name="a", scheduler=ControlAddress("h", 1), secret=SECRET)
     assert SECRET.decode() not in f"{options!r} {options}"
-    listening = ListenerOptions(host="h", port=1, secret=SECRET)
+    listening = ListenerOptions(address=ControlAddress("h", 1), secret=SECRET)
     assert SECRET.decode() not in f"{listening!r} {listening}"
 
 
 async def test_an_address_that_is_none_ends_no_agent(caplog: pytest.LogCaptureFixture) -> None:
-    options = AgentOptions(name="a", scheduler=SchedulerAddress("10.0.0..1", 80))
+    options = AgentOptions(name="a", scheduler=ControlAddress("10.0.0..1", 80))
     wake, clock = asyncio.Event(), time.monotonic
     subject = Reporter(options, [], wake=wake, clock=clock, rng=Random(0))
     running = asyncio.create_task(subject.run())

@@ -12,6 +12,7 @@ from pointsman.cli.agent import agent
 from pointsman.cli.config import Agents, Config
 from pointsman.cli.config_file import agents_problem
 from pointsman.cli.control_address import UnusableControl, control_address, read_secret
+from pointsman.wire.control import ControlAddress
 
 GOOD = ["--scheduler", "127.0.0.1:1", "--engine", "http://127.0.0.1:2"]
 
@@ -53,13 +54,13 @@ def test_what_is_wrong_is_said(arguments: list[str], said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "address"),
     [
-        ("10.0.0.7:8090", ("10.0.0.7", 8090, "")),
-        ("gateway:8090", ("gateway", 8090, "")),
-        ("[::1]:8090", ("::1", 8090, "")),
-        ("/run/pointsman.sock", ("", 0, "/run/pointsman.sock")),
+        ("10.0.0.7:8090", ControlAddress("10.0.0.7", 8090)),
+        ("gateway:8090", ControlAddress("gateway", 8090)),
+        ("[::1]:8090", ControlAddress("::1", 8090)),
+        ("/run/pointsman.sock", ControlAddress(path="/run/pointsman.sock")),
     ],
 )
-def test_addresses_are_read(text: str, address: tuple[str, int, str]) -> None:
+def test_addresses_are_read(text: str, address: ControlAddress) -> None:
     assert control_address(text) == address
 
 

@@ -107,6 +107,7 @@ def test_init_overwrites_only_when_told(tmp_path: Path) -> None:
         (("--engine", "http://a:1", "--policy", "fastest"), "fastest"),
         (("--engine", "http://a:1", "--engine", "http://a:1/"), "is engines[0] already"),
         (("--engine", "http://localhost:8080"), "is listen.port of this gateway itself"),
+        (("--engine", "http://0.0.0.0:8080"), "is listen.port of this gateway itself"),
         (("--engine", "http://127.0.0.1:9", "--admin-port", "9"), "is admin.port of this gateway"),
     ],
 )

@@ -20,6 +20,7 @@ from pointsman.wire.control import (
     Bucket,
     Challenge,
     Compare,
+    ControlAddress,
     EngineBeat,
     Farewell,
     Heartbeat,
@@ -206,7 +207,7 @@ async def test_strangers_keep_no_agent_out(
 
 async def test_a_unix_socket_is_for_its_user_alone(tmp_path: Path) -> None:
     path = tmp_path / "agents.sock"
-    async with listening(path=str(path)):
+    async with listening(address=ControlAddress(path=str(path))):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         raw = RawAgent(*await asyncio.open_unix_connection(str(path)))
         await raw.greet()
@@ -216,7 +217,8 @@ async def test_a_unix_socket_is_for_its_user_alone(tmp_path: Path) -> None:
 
 async def test_who_ends_leaves_the_socket_of_who_has_followed(tmp_path: Path) -> None:
     path = tmp_path / "agents.sock"
-    async with listening(path=str(path)) as (_, before), listening(path=str(path)):
+    address = ControlAddress(path=str(path))
+    async with listening(address=address) as (_, before), listening(address=address):
         await before.stop()
         raw = RawAgent(*await asyncio.open_unix_connection(str(path)))
         await raw.greet()
@@ -355,6 +357,38 @@ async def test_a_lost_agent_is_no_dead_engine() -> None:
         await eventually(lambda: engine.count("/metrics") > 1 and engine.count("/health") > 1)
         assert cluster.node("e").incarnation == node_id
         assert cluster.node("e").index_blocks == 0, "nobody tells of removals any more"
+
+
+async def test_an_engine_that_an_agent_added_is_forgotten_when_both_are_gone() -> None:
+    async with listening(forget_s=0.3) as (cluster, agents):
+        async with announced(cluster, agents):
+            assert cluster.fleet.names == ["e"]
+        await eventually(lambda: cluster.fleet.names == [])
+        await eventually(lambda: cluster.scheduler.nodes(0.0) == [])
+        async with announced(cluster, agents):
+            assert cluster.fleet.names == ["e"], "a new one, when it comes back"
+
+
+async def test_an_engine_that_answers_stays_and_is_forgotten_when_it_does_not() -> None:
+    async with fake_engine() as engine, listening(forget_s=0.3) as (cluster, agents):
+        raw = await RawAgent.connect(agents.port)
+        await raw.greet()
+        await raw.send(Announce(0, 1, NodeSpec(name=NodeName("e"), url=engine.url), FACTS))
+        await eventually(lambda: cluster.fleet.names == ["e"])
+        await raw.close()
+        await eventually(lambda: engine.count("/health") > 10)
+        assert cluster.fleet.names == ["e"]
+        engine.status["/health"] = 500
+        await eventually(lambda: cluster.fleet.names == [])
+
+
+async def test_an_engine_of_the_configuration_is_never_forgotten() -> None:
+    async with listening(forget_s=0.01) as (cluster, agents):
+        cluster.add(SPEC.url, "static")
+        async with announced(cluster, agents):
+            pass
+        await eventually(lambda: cluster.count("probes", node="static", result="failed") > 9)
+        assert cluster.fleet.names == ["static"]
 
 
 async def test_a_new_incarnation_is_a_new_node() -> None:

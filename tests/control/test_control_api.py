@@ -57,7 +57,7 @@ async def would_ask(path: str, headers: Mapping[str, str], body: bytes) -> Reque
 
 
 @asynccontextmanager
-async def admin(cluster: Cluster) -> AsyncIterator[Client]:
+async def admin(cluster: Cluster, host: str = "127.0.0.1") -> AsyncIterator[Client]:
     ClusterMetrics(cluster.registry, cluster.scheduler, cluster.service.now_s)
     StateMetrics(cluster.registry, "pointsman_gateway", GatewayState)
     api = AdminApi(
@@ -70,6 +70,7 @@ async def admin(cluster: Cluster) -> AsyncIterator[Client]:
         gateway_state=GatewayState,
         key_states=lambda: (GatewayState(),),
         configuration=CONFIGURATION,
+        host=host,
         version="0.0.0",
     )
     async with TestClient(TestServer(api.application())) as client:
@@ -296,6 +297,29 @@ async def test_a_web_page_steers_nothing(client: Client, cluster: Cluster) -> No
     assert cluster.fleet.names == ["n"]
     async with client.get("/pointsman/v1/nodes", headers=page) as reply:
         assert reply.status == 200, "which the page cannot read"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_web_page_whose_name_leads_here_reads_nothing(client: Client, method: str) -> None:
+    """DNS rebinding: to a browser page and admin plane are one host, so it lets the page read."""
+    page = {"Host": "anywhere.example:8081"}
+    async with client.request(method, "/pointsman/v1/state", headers=page) as reply:
+        assert reply.status == 403
+        assert "'anywhere.example:8081'" in (await reply.json())["error"]["message"]
+
+
+@pytest.mark.parametrize("host", ["localhost:8081", "127.0.0.1", "[::1]:8081", "10.0.0.7:8081"])
+async def test_a_host_that_no_page_can_have_is_let_in(client: Client, host: str) -> None:
+    async with client.get("/health", headers={"Host": host}) as reply:
+        assert reply.status == 200
+
+
+async def test_on_a_network_the_admin_plane_goes_by_any_name(cluster: Cluster) -> None:
+    async with (
+        admin(cluster, host="0.0.0.0") as client,
+        client.get("/health", headers={"Host": "pointsman.svc"}) as reply,
+    ):
+        assert reply.status == 200
 
 
 async def test_a_body_that_does_not_decode_is_the_senders_mistake(client: Client) -> None:

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from prometheus_client.registry import CollectorRegistry
 
-from pointsman.agent import Agent, AgentOptions, FrontOptions, LocalEngine, SchedulerAddress
+from pointsman.agent import Agent, AgentOptions, FrontOptions, LocalEngine
 from pointsman.agent.report import EngineReport
 from pointsman.agent.reporter import Reporter
 from pointsman.agent.supervisor import Supervisor, Watcher
@@ -35,6 +35,7 @@ from pointsman.loadgen.client import LoadClient, parse_target
 from pointsman.loadgen.runner import LoadOptions, LoadRun
 from pointsman.telemetry.collector_metrics import CollectorMetrics
 from pointsman.traffic.request import TrafficRequest
+from pointsman.wire.control import ControlAddress
 from tests.control.fake_engine import HURRIED, fake_engine, hurry, running_cluster
 from tests.support import cancelling
 from tests.support.cancelling import Work, cancel_at_each_wait
@@ -137,7 +138,7 @@ async def listening() -> AsyncIterator[AgentListener]:
 async def test_the_reporter_of_an_agent() -> None:
     async with listening() as agents:
         options = AgentOptions(
-            name="a", scheduler=SchedulerAddress("127.0.0.1", agents.port), heartbeat_s=0.01
+            name="a", scheduler=ControlAddress("127.0.0.1", agents.port), heartbeat_s=0.01
         )
 
         async def report() -> None:
@@ -153,7 +154,7 @@ async def test_an_agent_with_a_front() -> None:
     async with listening() as agents, fake_engine() as engine:
         options = AgentOptions(
             name="a",
-            scheduler=SchedulerAddress("127.0.0.1", agents.port),
+            scheduler=ControlAddress("127.0.0.1", agents.port),
             engines=(
                 LocalEngine(
                     url=engine.url, spec=NodeSpec(name=NAME, url=engine.url), front=FrontOptions()

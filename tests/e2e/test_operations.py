@@ -168,7 +168,7 @@ async def test_the_policy_is_switched_while_requests_run() -> None:
     [
         b"\x16\x03\x01 no HTTP\r\n\r\n",
         b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-        b"POST /pointsman/v1/nodes HTTP/1.1\r\nHost: a\r\nContent-Encoding: br\r\n\r\n",
+        b"POST /pointsman/v1/nodes HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: br\r\n\r\n",
     ],
 )
 async def test_what_is_no_http_fills_no_log(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
@@ -179,6 +179,19 @@ async def test_what_is_no_http_fills_no_log(sent: bytes, caplog: pytest.LogCaptu
         assert b" 400 " in await reader.readline()
         writer.close()
     assert [record for record in caplog.records if record.exc_info] == []
+
+
+async def test_the_gateways_own_address_is_no_engines() -> None:
+    async with running_process(cluster_config(())) as process, aiohttp.ClientSession() as session:
+        nodes = f"http://127.0.0.1:{process.admin_port}/pointsman/v1/nodes"
+        own = ((process.port, "listen.port"), (process.admin_port, "admin.port"))
+        for port, setting in own:
+            node = {"name": "n", "url": f"http://localhost:{port}"}
+            async with session.post(nodes, json=node) as reply:
+                assert reply.status == 409
+                told = (await reply.json())["error"]["message"]
+            assert told == f"http://localhost:{port} is {setting} of this gateway itself."
+        assert process.fleet.names == []
 
 
 async def test_a_dry_run_explains_and_changes_nothing() -> None:

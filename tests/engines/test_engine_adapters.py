@@ -14,7 +14,7 @@ from pointsman.engines.adapters import (
     describe,
     refresh,
 )
-from pointsman.engines.adapters.address import one_spelling, rank_of, server_of, url_problem
+from pointsman.engines.adapters.address import Door, one_spelling, rank_of, server_of, url_problem
 from pointsman.engines.adapters.event_sources import reachable, read_event_sources, source_at
 from pointsman.engines.adapters.reply import Get
 
@@ -282,3 +282,19 @@ def test_what_follows_the_number_sign_is_a_rank(fragment: str) -> None:
 )
 def test_any_address_is_the_engine_s_host(endpoint: str, host: str, expected: str) -> None:
     assert reachable(endpoint, host) == expected
+
+
+@pytest.mark.parametrize(
+    ("host", "url", "is_met"),
+    [
+        ("127.0.0.1", "http://localhost:8080#1", True),
+        ("0.0.0.0", "http://[::1]:8080", True),
+        ("127.0.0.1", "http://0.0.0.0:8080", True),  # where this machine is reached, too
+        ("10.0.0.7", "http://10.0.0.7:8080", True),
+        ("10.0.0.7", "http://127.0.0.1:8080", False),
+        ("127.0.0.1", "http://127.0.0.1:8081", False),
+        ("0.0.0.0", "http://gpu-1:8080", False),
+    ],
+)
+def test_an_address_leads_to_the_gateway_itself(host: str, url: str, is_met: bool) -> None:
+    assert Door("listen.port", host, 8080).is_met_at(url) == is_met

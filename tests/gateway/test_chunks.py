@@ -81,7 +81,7 @@ class Sink:
 def relayed(arrivals: list[bytes]) -> Sink:
     """What comes of bytes that arrive so."""
     sink = Sink()
-    pools = Pools(idle_s=1.0, idle_max=1, engine_keys=EngineKeys())
+    pools = Pools(idle_s=1.0, idle_max=1, engine_keys=EngineKeys(), alias="a")
     upstream = UpstreamConnection(pools.node(NodeId(1), "http://127.0.0.1:1"))
     upstream.connection_made(cast("asyncio.Transport", sink))
     upstream.send(sink, b"", b"")

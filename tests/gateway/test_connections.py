@@ -20,7 +20,7 @@ from tests.support.upstreams import OK_BODY, STREAM, Served, answer_ok, get, pos
 
 
 async def test_a_pool_is_forgotten_once_it_is_empty_and_out_of_use() -> None:
-    pools = Pools(idle_s=1.0, idle_max=1, engine_keys=EngineKeys())
+    pools = Pools(idle_s=1.0, idle_max=1, engine_keys=EngineKeys(), alias="a")
     node_id, url = NodeId(1), "http://127.0.0.1:1"
     pool = pools.node(node_id, url)
     pool.opened()
@@ -190,7 +190,7 @@ async def test_a_host_that_is_none_is_not_reached() -> None:
         def unreachable(self) -> None:
             self.told.set()
 
-    pools = Pools(idle_s=1.0, idle_max=1, engine_keys=EngineKeys())
+    pools = Pools(idle_s=1.0, idle_max=1, engine_keys=EngineKeys(), alias="a")
     waiting = Waiting()
     pools.dial(pools.node(NodeId(1), "http://10.0.0..1:80"), cast("Caller", waiting))
     async with asyncio.timeout(10.0):

@@ -1,5 +1,7 @@
 """A dry run reads a request as the gateway does."""
 
+from codecs import BOM_UTF8
+
 import pytest
 
 from pointsman.gateway.dry_run import would_ask
@@ -16,6 +18,10 @@ async def test_a_dry_run_reads_body_and_hints() -> None:
     assert b"hello" in request.prompt.text
 
 
+async def test_a_dry_run_passes_over_a_byte_order_mark_as_the_gateway_does() -> None:
+    assert (await would_ask(CHAT, {}, BOM_UTF8 + BODY)).model == "m"
+
+
 @pytest.mark.parametrize(
     ("path", "headers", "body", "message"),
     [
@@ -23,6 +29,7 @@ async def test_a_dry_run_reads_body_and_hints() -> None:
         (CHAT, {}, b"{", "not valid JSON"),
         (CHAT, {}, b'{"model":"m"}', "Missing required parameter: 'messages'"),
         (CHAT, {"x-pointsman-priority": "urgent"}, BODY, "x-pointsman-priority"),
+        (CHAT, {"content-length": "nine"}, BODY, "content-length is no whole number. Leave it out"),
     ],
 )
 async def test_what_cannot_be_read_is_named(

@@ -5,6 +5,7 @@ import gzip
 import json
 import threading
 import zlib
+from codecs import BOM_UTF8
 from typing import Any
 
 import pytest
@@ -69,6 +70,17 @@ async def test_nothing_smuggled_behind_a_refusal_is_read() -> None:
         assert not it.placer.order
 
 
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+async def test_a_byte_order_mark_is_no_part_of_the_json(encoding: str) -> None:
+    """Python's json passes over it, so FastAPI and the engines on it do; others do not."""
+    body = BOM_UTF8 + BODY
+    if encoding == "gzip":
+        body = gzip.compress(body)
+    async with rig(echo) as it:
+        answer = await it.ask(post("/v1/completions", body, f"Content-Encoding: {encoding}"))
+        assert (answer.status, answer.body) == (200, BODY)
+
+
 @pytest.mark.parametrize("size", [1, 7, 1_000])
 async def test_a_chunked_body_is_taken_and_sent_on_with_its_length(size: int) -> None:
     body = b'{"model":"m","prompt":"' + b"x" * 5_000 + b'"}'
@@ -106,6 +118,36 @@ async def test_expect_100_continue_is_answered() -> None:
         await client.send(BODY)
         assert (await client.answer()).body == BODY
         assert it.engine.served[0].header("expect") is None
+
+
+@pytest.mark.parametrize(
+    ("request_line", "line", "status"),
+    [
+        ("POST /nowhere", "", 404),
+        ("POST /v1/models", "", 405),
+        ("POST /v1/completions", "Content-Encoding: br\r\n", 415),
+    ],
+)
+async def test_expect_gets_the_status_that_no_body_can_change_at_once(
+    request_line: str, line: str, status: int
+) -> None:
+    async with rig(answer_ok) as it:
+        client = await it.connect()
+        head = f"{request_line} HTTP/1.1\r\nHost: x\r\n{line}Content-Length: 9\r\n"
+        await client.send(f"{head}Expect: 100-continue\r\n\r\n".encode())
+        answer = await client.answer()
+        assert answer.status == status
+        assert (answer.header("allow") is not None) == (status == 405)
+        assert await client.closed()
+        assert len(it.records.refused) == 1
+
+
+async def test_expect_while_draining_is_refused_at_once() -> None:
+    async with rig(answer_ok) as it:
+        await it.gateway.drain()
+        client = await it.connect()
+        await client.send(post("/v1/completions", BODY, "Expect: 100-continue")[: -len(BODY)])
+        assert (await client.answer()).status == 503
 
 
 async def test_expect_with_a_body_too_large_is_refused_before_it_is_sent() -> None:

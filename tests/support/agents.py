@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any
 
-from pointsman.agent import Agent, AgentOptions, FrontOptions, LocalEngine, SchedulerAddress
+from pointsman.agent import Agent, AgentOptions, FrontOptions, LocalEngine
 from pointsman.collectors.cadence import Cadence
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName
@@ -14,6 +14,7 @@ from pointsman.wire.control import (
     FRAME_BYTES_MAX,
     AgentFrame,
     Challenge,
+    ControlAddress,
     Heartbeat,
     Hello,
     SchedulerFrame,
@@ -47,7 +48,7 @@ def agent_options(
         for number, url in enumerate(urls, 1)
     )
     given = {"name": "a", "heartbeat_s": 0.1, "delta_s_min": 0.02, "cadence": BRISK, **more}
-    return AgentOptions(scheduler=SchedulerAddress("127.0.0.1", port), engines=engines, **given)
+    return AgentOptions(scheduler=ControlAddress("127.0.0.1", port), engines=engines, **given)
 
 
 @asynccontextmanager

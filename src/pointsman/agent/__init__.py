@@ -15,6 +15,6 @@ loadgen, cli.
 
 from pointsman.agent.agent import Agent
 from pointsman.agent.front import FrontOptions
-from pointsman.agent.options import AgentOptions, LocalEngine, SchedulerAddress
+from pointsman.agent.options import AgentOptions, LocalEngine
 
-__all__ = ["Agent", "AgentOptions", "FrontOptions", "LocalEngine", "SchedulerAddress"]
+__all__ = ["Agent", "AgentOptions", "FrontOptions", "LocalEngine"]

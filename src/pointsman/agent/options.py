@@ -6,17 +6,7 @@ from pointsman.agent.front import FrontOptions
 from pointsman.agent.supervisor import SupervisorOptions
 from pointsman.collectors.cadence import Cadence
 from pointsman.core.events import NodeSpec
-
-
-class SchedulerAddress(msgspec.Struct, frozen=True):
-    """Where the scheduler listens for agents: a Unix socket's path, else host and port."""
-
-    host: str = ""
-    port: int = 0
-    path: str = ""
-
-    def __str__(self) -> str:
-        return self.path or f"{self.host}:{self.port}"
+from pointsman.wire.control import ControlAddress
 
 
 class LocalEngine(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +46,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    scheduler: SchedulerAddress
+    scheduler: ControlAddress
     secret: bytes | None = None
     engines: tuple[LocalEngine, ...] = ()
     heartbeat_s: float = 0.5

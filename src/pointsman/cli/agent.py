@@ -13,7 +13,7 @@ import click
 import msgspec
 import uvloop
 
-from pointsman.agent import Agent, AgentOptions, FrontOptions, LocalEngine, SchedulerAddress
+from pointsman.agent import Agent, AgentOptions, FrontOptions, LocalEngine
 from pointsman.cli.children import die_with_parent
 from pointsman.cli.control_address import UnusableControl, control_address, read_secret
 from pointsman.cli.messages import NAME_RULE, fail, set_up_logging
@@ -29,9 +29,9 @@ from pointsman.engines.adapters.address import (
     one_spelling,
     url_problem,
 )
-from pointsman.wire.control import ENGINES_MAX
+from pointsman.wire.control import ENGINES_MAX, ControlAddress
 
-_DEFAULTS = AgentOptions(name="", scheduler=SchedulerAddress())
+_DEFAULTS = AgentOptions(name="", scheduler=ControlAddress())
 _FRONT = FrontOptions()
 _HEARTBEAT_S = Number(min=0.05, max=2)
 
@@ -235,7 +235,7 @@ def _options(asked: AgentCommand) -> AgentOptions:
         fail("--run and a command belong together: pointsman agent … --run -- COMMAND ARGUMENTS")
     return AgentOptions(
         name=name,
-        scheduler=SchedulerAddress(address.host, address.port, address.path),
+        scheduler=address,
         secret=secret,
         engines=tuple(_engines(name, asked)),
         heartbeat_s=asked.heartbeat_s,

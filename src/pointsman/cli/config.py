@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from pointsman.cli.config_admission import Admission
+from pointsman.cli.config_agents import Agents
 from pointsman.cli.config_bounds import (
     HotPrefixes,
     Limits,
@@ -141,7 +142,8 @@ class Admin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(
             description="Address of the admin plane. It has no keys: whoever reaches it can "
-            "drain nodes, so it stays on this machine by default."
+            "drain nodes, so it stays on this machine by default. There it answers to localhost "
+            "and addresses only: a web page could have led any other name to it."
         ),
     ] = "127.0.0.1"
     port: Annotated[Port, Meta(description="TCP port of the admin plane.")] = 8081
@@ -293,27 +295,6 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             description="A file that replaces the folder's chat template, as vLLM's "
             "--chat-template does; none if there are no chats. Default: the folder's own."
-        ),
-    ] = ""
-
-
-class Agents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Node agents: processes beside the engines, which tell what is asked for without them."""
-
-    listen: Annotated[
-        str,
-        Meta(
-            description="Where agents connect: HOST:PORT, or the path of a Unix socket; empty is "
-            "nowhere. Agents may add engines, so any address but this machine's own needs a "
-            "secret."
-        ),
-    ] = ""
-    secret_file: Annotated[
-        str,
-        Meta(
-            description="A file with a secret that the agents have, too; each side proves that it "
-            "knows it. `openssl rand -hex 32` prints one. Default: the environment's "
-            "POINTSMAN_AGENT_SECRET, else none."
         ),
     ] = ""
 

@@ -1,17 +1,13 @@
 """A configuration file, read and checked as a whole."""
 
-import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from pointsman.cli.config import Config, Engine, Key
 from pointsman.cli.control_address import UnusableControl, control_address, read_secret
 from pointsman.cli.tokenizers import model_problems
 from pointsman.cli.yaml_reader import Document, Problem, Rejected, read, read_text
-from pointsman.engines.adapters.address import PORT_DEFAULT, server_of
-
-_ANY = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not bound
+from pointsman.engines.adapters.address import Door, door_problem, is_loopback, server_of
 
 COMMENTS_S_MIN = 0.25
 """How exactly the gateway waits."""
@@ -80,24 +76,20 @@ def _contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str
 
 
 def own_addresses(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Where an engine is this gateway itself, to which its requests would come back again and
-    again, and the sentence for it."""
-    listen, admin = config.listen, config.admin
-    doors = (("listen", listen.host, listen.port), ("admin", admin.host, admin.port))
+    """Where an engine is this gateway itself, and the sentence for it."""
+    own = doors(config)
     for index, engine in enumerate(config.engines):
-        parts = urlsplit(engine.url)
-        for section, host, port in doors:
-            if (parts.port or PORT_DEFAULT) == port and _reaches(parts.hostname, host):
-                text = (
-                    f"engines[{index}].url: {engine.url} is {section}.port of this gateway itself"
-                )
-                yield ("engines", index, "url"), text
+        if problem := door_problem(engine.url, own):
+            yield ("engines", index, "url"), f"engines[{index}].url: {problem}"
 
 
-def _reaches(host: str | None, listening: str) -> bool:
-    """Whether a server that listens on `listening` is met at `host`, as far as names tell."""
-    own = is_loopback(listening) or listening in _ANY
-    return host == listening or (own and is_loopback(host or ""))
+def doors(config: Config) -> tuple[Door, ...]:
+    """Where the gateway listens for HTTP."""
+    listen, admin = config.listen, config.admin
+    return (
+        Door("listen.port", listen.host, listen.port),
+        Door("admin.port", admin.host, admin.port),
+    )
 
 
 def duplicates(engines: Sequence[Engine]) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -146,16 +138,6 @@ def agents_problem(config: Config) -> str:
         f"agents.listen: without a secret everyone who reaches {address.host} could add engines; "
         "give agents.secret_file"
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine's users can reach it."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _duplicate_keys(keys: Sequence[Key]) -> Iterator[tuple[tuple[str | int, ...], str]]:

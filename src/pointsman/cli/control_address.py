@@ -4,8 +4,8 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
+from pointsman.wire.control import ControlAddress
 from pointsman.wire.control_auth import SECRET_BYTES_MIN
 
 SECRET_VARIABLE = "POINTSMAN_AGENT_SECRET"  # noqa: S105 - its name, not its value
@@ -16,25 +16,17 @@ class UnusableControl(Exception):  # noqa: N818 - named by what it is
     """An address or a secret that cannot be used. The text is for the user."""
 
 
-class ControlAddress(NamedTuple):
-    """A Unix socket's path, else host and port."""
-
-    host: str
-    port: int
-    path: str
-
-
 def control_address(text: str) -> ControlAddress:
     """What `text` says: HOST:PORT, [HOST]:PORT or a path with a slash. Raises UnusableControl."""
     if "/" in text:
-        return ControlAddress("", 0, text)
+        return ControlAddress(path=text)
     match = re.fullmatch(r"\[([0-9a-fA-F:.%]+)\]:(\d{1,5})|([^:\s\[\]]+):(\d{1,5})", text)
     if match is None:
         raise UnusableControl(f"'{text}' is neither HOST:PORT nor the path of a Unix socket")
     host, port = match[1] or match[3], int(match[2] or match[4])
     if port > 65_535:
         raise UnusableControl(f"'{text}': there is no port {port}")
-    return ControlAddress(host, port, "")
+    return ControlAddress(host, port)
 
 
 def read_secret(file: str, environment: Mapping[str, str] = os.environ) -> bytes | None:

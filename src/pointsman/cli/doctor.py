@@ -10,7 +10,7 @@ import msgspec
 
 from pointsman.cli import config_file
 from pointsman.cli.config import Config, Engine, Model
-from pointsman.cli.config_file import engine_name, is_loopback
+from pointsman.cli.config_file import engine_name
 from pointsman.cli.messages import fail, reject
 from pointsman.cli.named_engines import engines_option, named_engines
 from pointsman.cli.shared_options import config_option, http_url
@@ -29,6 +29,7 @@ from pointsman.control.doctor import (
     worst_first,
 )
 from pointsman.engines.adapters import EngineKeys
+from pointsman.engines.adapters.address import is_loopback
 from pointsman.engines.tokenizer import ModelTokenizer, Pieces, Unusable
 
 KEY_VARIABLE = "POINTSMAN_API_KEY"

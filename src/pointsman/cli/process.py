@@ -17,7 +17,7 @@ from prometheus_client.registry import CollectorRegistry
 from pointsman import __version__
 from pointsman.cli.config import Config
 from pointsman.cli.config_change import in_force, with_names
-from pointsman.cli.config_file import openness_problem
+from pointsman.cli.config_file import doors, openness_problem
 from pointsman.cli.control_address import UnusableControl
 from pointsman.cli.engine_changes import apply_engines, engine_conflicts
 from pointsman.cli.node_watchers import ForgetfulPools, WarmUpByReplay, hot_samples
@@ -41,6 +41,7 @@ from pointsman.core.events import RulesChanged
 from pointsman.core.exchange_record import ExchangeRecord
 from pointsman.core.scheduler import Scheduler
 from pointsman.engines.adapters import EngineKeys
+from pointsman.engines.adapters.address import Door
 from pointsman.engines.tokenizer import Unusable
 from pointsman.gateway import Gateway, GatewayObserver
 from pointsman.gateway.dry_run import would_ask
@@ -131,6 +132,7 @@ class Process:
             StateMetrics(self.registry, "pointsman_gateway", gateway.state)
             await self._listen(gateway, stack)
             await self._listen_for_admins(gateway, stack, tokenizers.service)
+            self.fleet.doors = self._doors()
             await self._listen_for_agents(stack)
             stack.enter_context(on_signals(self._signal_handlers()))
             async with asyncio.TaskGroup() as tasks:
@@ -229,6 +231,13 @@ class Process:
         stack.push_async_callback(gateway.stop)
         self.port = gateway.port
 
+    def _doors(self) -> tuple[Door, ...]:
+        """Where it listens, by the ports that a 0 of the configuration has become."""
+        ports = (self.port, self.admin_port)
+        return tuple(
+            door._replace(port=port) for door, port in zip(doors(self.config), ports, strict=True)
+        )
+
     async def _listen_for_agents(self, stack: AsyncExitStack) -> None:
         try:
             options = agent_listener_options(self.config)
@@ -258,6 +267,7 @@ class Process:
             gateway_state=gateway.state,
             key_states=gateway.key_states,
             configuration=self.reloader,
+            host=self.config.admin.host,
             version=__version__,
         )
         runner = web.AppRunner(

@@ -11,7 +11,7 @@ import uvloop
 
 from pointsman.cli import config_file
 from pointsman.cli.config import Admin, Config, Engine, Listen, Model
-from pointsman.cli.config_file import is_loopback, openness_problem
+from pointsman.cli.config_file import openness_problem
 from pointsman.cli.messages import fail, printable_host, reject, say, set_up_logging
 from pointsman.cli.named_engines import engines_option, named_engines
 from pointsman.cli.process import CannotStart, Process, settle
@@ -25,6 +25,7 @@ from pointsman.cli.shared_options import (
 from pointsman.cli.tokenizers import model_problems
 from pointsman.cli.yaml_reader import Problem, Rejected
 from pointsman.core.policies import catalog
+from pointsman.engines.adapters.address import is_loopback
 
 
 @click.command(

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from pointsman.cli.children import ChildOptions, EngineFailed, engines
 from pointsman.cli.config import Admin, Config, Engine, Limits, Listen, Log
-from pointsman.cli.config_file import is_loopback
 from pointsman.cli.messages import fail, printable_host, say, set_up_logging
 from pointsman.cli.process import CannotStart, Process, listen_problem, settle
 from pointsman.cli.shared_options import (
@@ -31,6 +30,7 @@ from pointsman.cli.shared_options import (
 )
 from pointsman.collectors.cancellation import first_error
 from pointsman.core.policies import catalog
+from pointsman.engines.adapters.address import is_loopback
 
 READY_S_MAX = 30.0
 """For the engines to describe themselves; they listen already."""

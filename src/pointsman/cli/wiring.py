@@ -94,9 +94,11 @@ def agent_listener_options(config: Config) -> ListenerOptions | None:
     """Where agents connect; None if nowhere. Raises UnusableControl."""
     if not config.agents.listen:
         return None
-    address = control_address(config.agents.listen)
-    secret = read_secret(config.agents.secret_file)
-    return ListenerOptions(path=address.path, host=address.host, port=address.port, secret=secret)
+    return ListenerOptions(
+        address=control_address(config.agents.listen),
+        secret=read_secret(config.agents.secret_file),
+        forget_s=config.agents.forget_s,
+    )
 
 
 def gateway_options(config: Config) -> GatewayOptions:

@@ -71,6 +71,7 @@ class NodeLink:
         self.is_watched = False  # something speaks against it: it is looked at often
         self.placed_at_s = float("-inf")
         self.alive_at_s = float("-inf")
+        self.answered_at_s = float("-inf")  # a probe of ours
         self.described = asyncio.Event()
         self.describe_soon = asyncio.Event()
         self.scrape_soon = asyncio.Event()

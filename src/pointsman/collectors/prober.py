@@ -70,6 +70,7 @@ class Prober:
 
     def _healthy(self, node_id: NodeId) -> None:
         self._successes += 1
+        self._link.answered_at_s = self._link.now_s()
         if self._successes == self._link.cadence.recovery_probes:
             self._link.describe_soon.set()  # it may have come back as another
         self._link.tally.probes_good.add()

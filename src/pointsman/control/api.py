@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
@@ -34,7 +35,12 @@ from pointsman.core.policies import catalog
 from pointsman.core.request import Request
 from pointsman.core.row import Row
 from pointsman.core.views import HOT_PREFIXES_SHOWN
-from pointsman.engines.adapters.address import kv_events_problem, url_problem
+from pointsman.engines.adapters.address import (
+    is_address,
+    is_loopback,
+    kv_events_problem,
+    url_problem,
+)
 from pointsman.engines.adapters.keys import key_problem
 from pointsman.telemetry.decisions import DecisionRing
 
@@ -50,7 +56,11 @@ WouldAsk = Callable[[str, Mapping[str, str], bytes], Awaitable[Request]]
 """Path, headers and body -> what the gateway would ask the scheduler. Raises ValueError with a
 sentence for the sender."""
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
 T = TypeVar("T")
+
+_READING = ("GET", "HEAD")
 
 log = logging.getLogger(__name__)
 
@@ -89,8 +99,10 @@ class AdminApi:
         gateway_state: Callable[[], msgspec.Struct],
         key_states: Callable[[], tuple[msgspec.Struct, ...]],
         configuration: Configuration,
+        host: str,
         version: str,
     ) -> None:
+        """`host` is what it listens on."""
         self._service = service
         self._fleet = fleet
         self._decisions = decisions
@@ -100,10 +112,13 @@ class AdminApi:
         self._gateway_state = gateway_state
         self._key_states = key_states
         self._configuration = configuration
+        self._host = host
         self._version = version
 
     def application(self) -> web.Application:
-        application = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[_json_errors])
+        application = web.Application(
+            client_max_size=BODY_BYTES_MAX, middlewares=[_json_errors, self._keep_pages_out]
+        )
         application.router.add_routes(
             [
                 web.get("/health", self._health),
@@ -124,6 +139,29 @@ class AdminApi:
             ]
         )
         return application
+
+    @web.middleware
+    async def _keep_pages_out(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """A browser lets any page send a POST here, and read every answer once the page's own name
+        leads here (DNS rebinding)."""
+        if (origin := request.headers.get("Origin")) and request.method not in _READING:
+            raise _Problem(403, f"Web pages steer nothing here, and this is from {origin[:200]}.")
+        host = request.headers.get("Host", "")
+        if is_loopback(self._host) and not self._is_called(host):
+            raise _Problem(
+                403,
+                f"The admin plane listens on {self._host} only, and '{host[:200]}' is a name that "
+                "others can give it. Ask by an address, or for localhost.",
+            )
+        return await handler(request)
+
+    def _is_called(self, host: str) -> bool:
+        """Whether a Host header, if there is one, names what no page can take for its own name."""
+        try:
+            name = urlsplit(f"//{host}").hostname
+        except ValueError:
+            return False
+        return name in (None, "localhost", self._host) or is_address(name)
 
     # --- seeing -------------------------------------------------------------------------
 
@@ -312,17 +350,10 @@ def _error(status: int, message: str) -> web.Response:
     return _json({"error": error}, status=status)
 
 
-_READING = ("GET", "HEAD")
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
 @web.middleware
 async def _json_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Every refusal in one shape, aiohttp's own of routes and sizes included."""
     try:
-        if (origin := request.headers.get("Origin")) and request.method not in _READING:
-            raise _Problem(403, f"Web pages steer nothing here, and this is from {origin[:200]}.")
         return await handler(request)
     except _Problem as problem:
         return _error(problem.status, problem.message)

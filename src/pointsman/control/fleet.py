@@ -24,7 +24,7 @@ from pointsman.core.health import WATCHED, Health
 from pointsman.core.ids import NodeId, NodeName
 from pointsman.core.limits import NODES_MAX
 from pointsman.engines.adapters import EngineKeys
-from pointsman.engines.adapters.address import server_of
+from pointsman.engines.adapters.address import Door, door_problem, server_of
 from pointsman.telemetry.collector_metrics import CollectorMetrics
 
 SEE_OFF_S = 0.1
@@ -58,7 +58,10 @@ class _Runtime(NamedTuple):
 
 
 class Fleet(NodeWatcher):
-    """Owns every node's collector. Nodes may be added before it runs, and while it does."""
+    """Owns every node's collector. Nodes may be added before it runs, and while it does; none at
+    `doors`, where the gateway itself listens."""
+
+    doors: tuple[Door, ...] = ()
 
     def __init__(
         self,
@@ -313,6 +316,8 @@ class Fleet(NodeWatcher):
 
     def _add(self, listed: ListedEngine, spec: NodeSpec) -> NodeLink:
         """Raises NodeRefused."""
+        if problem := door_problem(spec.url, self.doors):
+            raise NodeRefused(problem)
         if spec.name in self._holders:
             raise NodeRefused(f"a node named '{spec.name}' exists; DELETE it first")
         if spec.url in self._holders:

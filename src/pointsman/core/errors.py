@@ -28,6 +28,7 @@ class Reason(StrEnum):
     HEAD_TOO_LARGE = "head_too_large"
     BODY_TIMEOUT = "body_timeout"
     ENCODING_UNSUPPORTED = "encoding_unsupported"
+    LOOP = "loop"
     CONNECTIONS_FULL = "connections_full"
     QUEUE_FULL = "queue_full"
     QUEUE_TIMEOUT = "queue_timeout"
@@ -120,6 +121,12 @@ ANSWERS: dict[Reason, Answer] = {
     Reason.BODY_TIMEOUT: Answer(408, _INVALID, "The request body did not arrive in time."),
     Reason.ENCODING_UNSUPPORTED: Answer(
         415, _INVALID, "The content encoding is not supported. Send identity or gzip."
+    ),
+    Reason.LOOP: Answer(
+        508,
+        _SERVER,
+        "The request has been here before: the address of an engine leads back to this gateway.",
+        may_retry=False,
     ),
     Reason.CONNECTIONS_FULL: Answer(429, _RATE, "The gateway has no free connection.", 1),
     Reason.QUEUE_FULL: Answer(429, _RATE, "The cluster is busy and its queue is full.", 1),

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from array import array
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -133,6 +134,8 @@ class Arrival:
             raise RequestRefused(Reason.DRAINING)
         if self._refused is not None:
             raise self._refused
+        if self.body.startswith(BOM_UTF8):  # which Python's json passes over, and so most engines
+            self._replace(self.body.removeprefix(BOM_UTF8))
         if self._head.idempotency_key:
             self._stake_claim(request_id)
         if self.placer is self._shared.kept_placer:

@@ -33,6 +33,7 @@ def engine_head(
         b"%b %b HTTP/1.1\r\n" % (head.method, head.target),
         pool.own_lines,
         *head.forward,
+        pool.via_line,
         b"x-request-id: %b\r\n" % request_id.encode(),
         priority_lines,
     ]

@@ -25,6 +25,7 @@ from pointsman.gateway.routes import (
     ready_reply,
     route_of,
 )
+from pointsman.gateway.routing import can_decode
 from pointsman.gateway.shared import Shared
 from pointsman.wire.endpoints import Endpoint
 
@@ -157,6 +158,8 @@ class ClientConnection(asyncio.Protocol):
         now_s = self._shared.now_s()
         if reader.wants_continue:
             reader.wants_continue = False
+            if self._is_declined(reader.head):
+                return
             self.transport.write(_CONTINUE)
         if not reader.is_amid:
             self._deadline_s = now_s + options.keep_alive_s
@@ -168,6 +171,21 @@ class ClientConnection(asyncio.Protocol):
             if self._body_deadline_s == _NEVER_S:
                 self._body_deadline_s = now_s + options.body_s
             self._deadline_s = min(now_s + options.body_gap_s, self._body_deadline_s)
+
+    def _is_declined(self, head: RequestHead | None) -> bool:
+        """Whether no body can change the answer, which is given without it (RFC 9110 section
+        10.1.1). What the reader refuses does not come here."""
+        assert head is not None, "it is the head that asks"
+        route = route_of(head.method, head.path)
+        if isinstance(route, NoRoute):
+            self._turn_away(route.reason, allow=route.allow)
+        elif isinstance(route, LocalRoute):
+            return False
+        elif self._shared.draining:
+            self._turn_away(Reason.DRAINING)
+        elif not can_decode(head.content_encoding):
+            self._turn_away(Reason.ENCODING_UNSUPPORTED)
+        return self._is_over
 
     def _serve(self, head: RequestHead, body: bytes) -> None:
         self._head_deadline_s = self._body_deadline_s = _NEVER_S
@@ -229,10 +247,11 @@ class ClientConnection(asyncio.Protocol):
 
     # --- endings ------------------------------------------------------------------------
 
-    def _turn_away(self, reason: Reason, detail: str = "") -> None:
+    def _turn_away(self, reason: Reason, detail: str = "", *, allow: bytes = b"") -> None:
         """Answer what cannot be served and read no further; linger, since what the client
         still sends would otherwise reset the connection and cost it the answer."""
-        self._write(self._shared.refusal(reason, detail), self._reader.head, close=True)
+        reply = self._shared.refusal(reason, detail, allow=allow)
+        self._write(reply, self._reader.head, close=True)
         self._tell_refused(reason)
         self._is_over = True
         self._deadline_s = self._shared.now_s() + self._shared.options.linger_s

@@ -2,6 +2,7 @@
 
 import asyncio
 from array import array
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
 
 from pointsman.core.events import ModelCard
@@ -28,6 +29,7 @@ async def would_ask(
     if endpoint is None:
         raise ValueError(f"'{path}' is no inference route, like /v1/chat/completions.")
     head = RequestHead(b"POST", path.encode(), is_http_10=True, keep_alive=False)
+    body = body.removeprefix(BOM_UTF8)
     try:
         head.read([(name.encode(), value.encode()) for name, value in headers.items()])
         fields = routing_fields(endpoint, head, body)

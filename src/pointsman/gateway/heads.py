@@ -17,6 +17,7 @@ Header = tuple[bytes, bytes]
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._~:/+=@-]{1,128}")
 _HOST: Final = re.compile(rb"[A-Za-z0-9._~%:\[\]-]*")
 _HINT_PREFIX: Final = b"x-pointsman-"
+_NO_LENGTH: Final = "The content-length is no whole number. Leave it out, or correct it."
 _PERSISTENCE: Final = frozenset({b",keep-alive", b",close"})
 
 
@@ -58,6 +59,7 @@ _REQUEST_FIELDS: Final = frozenset(
         b"x-vllm-priority",
         b"x-data-parallel-rank",
         b"x-forwarded-for",
+        b"via",
     }
 )
 """Fields that are not simply forwarded."""
@@ -69,8 +71,9 @@ class RequestHead:
     `path` is without the query, `target` with it; both without the authority of an absolute
     form. `hints` are the x-pointsman-* fields by the rest of their name, None if there are
     none. `request_id` is the client's if it is usable, else empty. `engines_priority` is what
-    vLLM would take before the body's. `forwarded_for` is forwarded all the same, of several fields
-    one list. `rank` is for engines whose data-parallel ranks are not told apart here.
+    vLLM would take before the body's. `forwarded_for` and `via` are forwarded all the same, of
+    several fields one list. `rank` is for engines whose data-parallel ranks are not told apart
+    here.
     """
 
     content_length = 0
@@ -86,6 +89,7 @@ class RequestHead:
     idempotency_key = b""
     engines_priority = b""
     forwarded_for = b""
+    via = b""
     rank = b""
     hints: dict[bytes, bytes] | None = None
 
@@ -125,7 +129,10 @@ class RequestHead:
             case b"content-type":
                 self.content_type = value
             case b"content-length":
-                self.content_length = int(value)
+                try:
+                    self.content_length = int(value)
+                except ValueError:  # no client's: llhttp has read it already
+                    raise BadHead(Reason.BAD_REQUEST, _NO_LENGTH) from None
             case b"authorization":
                 self.authorization = value
             case b"x-api-key":
@@ -156,6 +163,9 @@ class RequestHead:
                 self.rank = value
             case b"x-forwarded-for":
                 self.forwarded_for += b"," + value if self.forwarded_for else value
+                self.forward += (lower, b": ", value, b"\r\n")
+            case b"via":
+                self.via += b"," + value if self.via else value
                 self.forward += (lower, b": ", value, b"\r\n")
             case b"x-vllm-priority" if not self.engines_priority:  # vLLM goes by the first
                 self.engines_priority = value

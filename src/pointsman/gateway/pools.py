@@ -18,8 +18,10 @@ log = logging.getLogger(__name__)
 class Pools(AllPools):
     """All connections to engines. Owns the tasks that dial; `close` ends both."""
 
-    def __init__(self, *, idle_s: float, idle_max: int, engine_keys: EngineKeys) -> None:
-        super().__init__(idle_s=idle_s, idle_max=idle_max, engine_keys=engine_keys)
+    def __init__(
+        self, *, idle_s: float, idle_max: int, engine_keys: EngineKeys, alias: str
+    ) -> None:
+        super().__init__(idle_s=idle_s, idle_max=idle_max, engine_keys=engine_keys, alias=alias)
         self._nodes: dict[NodeId, NodePool] = {}
         self._dials: dict[asyncio.Task[None], None] = {}
 

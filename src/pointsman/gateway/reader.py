@@ -177,7 +177,9 @@ class RequestReader:
         except BadHead as bad:
             self._refuse(bad.reason, bad.detail)
             return
-        if head.content_length > self._shared.options.body_bytes_max:
+        if head.via and self._shared.alias in head.via:
+            self._refuse(Reason.LOOP)
+        elif head.content_length > self._shared.options.body_bytes_max:
             self._refuse_size()
         elif self._is_strangers(head):
             self._refuse(Reason.UNAUTHORIZED)

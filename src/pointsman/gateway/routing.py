@@ -30,6 +30,8 @@ from pointsman.wire.routing_fields import RoutingFields
 
 _ENGINES_PRIORITY_LINE: Final = b"%b: %%d\r\n" % ENGINES_HEADER.encode()
 _PRIORITY_LINE: Final = b"%b: %%d\r\n" % PRIORITY_HEADER.encode()
+_PLAIN: Final = (b"", b"identity")
+_DEFLATED: Final = (b"gzip", b"x-gzip", b"deflate")
 _WITH_FORMS: Final = (Endpoint.AUDIO, Endpoint.OTHER)
 _HINT_CHARS_MAX: Final = 256
 _SLO_TTFT_MS_MAX: Final = 3_600_000.0
@@ -49,13 +51,18 @@ class RequestRefused(Exception):  # noqa: N818 - named by whose fault it is
         self.wait_s = wait_s
 
 
+def can_decode(encoding: bytes) -> bool:
+    """Whether it is a content encoding that is known here."""
+    return encoding in _PLAIN or encoding in _DEFLATED
+
+
 def decoded_at_once(encoding: bytes, body: bytes, bytes_max: int) -> bytes | None:
     """The body without its content encoding; None where that is more than a millisecond's work,
     which is `inflated`'s. Raises RequestRefused."""
-    if encoding in (b"", b"identity"):
-        return body
-    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
+    if not can_decode(encoding):
         raise RequestRefused(Reason.ENCODING_UNSUPPORTED)
+    if encoding in _PLAIN:
+        return body
     if len(body) > _AT_ONCE_PACKED_BYTES_MAX:
         return None
     return _inflated(body, min(bytes_max, _AT_ONCE_BYTES_MAX))

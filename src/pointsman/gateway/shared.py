@@ -68,7 +68,8 @@ class Running(Protocol):
 class Shared:
     """One thread's state. `live` are the exchanges by id, `clients` all open connections.
 
-    `bodies_bytes` counts request bodies held in memory.
+    `bodies_bytes` counts request bodies held in memory. `alias` is what this gateway alone is
+    called in a Via header (RFC 9110 section 7.6.3): what comes with it has been here before.
     """
 
     def __init__(
@@ -89,11 +90,15 @@ class Shared:
         self.now_s = time.monotonic
         self.keys = KeyRing()
         self.claims = Claims()
+        self._id_prefix = secrets.token_hex(8)
+        alias = f"pointsman-{self._id_prefix}"
         self.pools = Pools(
             idle_s=options.idle_s,
             idle_max=options.idle_max,
             engine_keys=engine_keys or EngineKeys(),
+            alias=alias,
         )
+        self.alias = alias.encode()
         self.lookout = Lookout(options.look_s)
         self.live: dict[RequestId, Running] = {}
         self.clients: dict[Client, None] = {}
@@ -103,7 +108,6 @@ class Shared:
         self.emptied = asyncio.Event()
         self.rng = Random()  # for jitter
         self.refusal = partial(error_reply, rng=self.rng)
-        self._id_prefix = secrets.token_hex(8)
         self._id_numbers = itertools.count()
         self.apply(options)
 

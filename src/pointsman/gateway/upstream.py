@@ -262,12 +262,16 @@ class UpstreamConnection(asyncio.Protocol):
 
 
 class AllPools:
-    """What each pool is told of all pools of its gateway."""
+    """What each pool is told of all pools of its gateway; `alias` is what that is called in the
+    Via headers of its requests."""
 
-    def __init__(self, *, idle_s: float, idle_max: int, engine_keys: EngineKeys) -> None:
+    def __init__(
+        self, *, idle_s: float, idle_max: int, engine_keys: EngineKeys, alias: str
+    ) -> None:
         self.idle_s = idle_s
         self.idle_max = idle_max
         self.engine_keys = engine_keys
+        self.alias = alias
         self.is_closed = False
         self.open_count = 0  # those to forgotten nodes too
 
@@ -287,6 +291,7 @@ class NodePool:
         self.has_rank = bool(parts.fragment)
         rank_line = f"x-data-parallel-rank: {parts.fragment}\r\n" if self.has_rank else ""
         self.own_lines = f"host: {authority}\r\n{rank_line}".encode()
+        self.via_line = f"via: 1.1 {pools.alias}\r\n".encode()
         self.used_s = 0.0
         self.idle: list[UpstreamConnection] = []
         self.open_count = 0

@@ -50,6 +50,17 @@ Ratio = Annotated[float, Meta(ge=0, le=1)]
 Amount = Annotated[float, Meta(ge=0, le=1e15)]
 
 
+class ControlAddress(msgspec.Struct, frozen=True):
+    """Where agents and scheduler meet: a Unix socket's path, else host and port."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    path: str = ""
+
+    def __str__(self) -> str:
+        return self.path or f"{self.host}:{self.port}"
+
+
 class ControlError(Exception):
     """What the other side sent is not to be used; the connection ends."""
 

@@ -4,11 +4,14 @@ import asyncio
 import logging
 import os
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
+from pointsman.collectors.link import NodeLink
 from pointsman.control.agents.attended import AttendedEngine
 from pointsman.control.agents.session import AgentSession
 from pointsman.control.fleet import Fleet, NodeRefused
@@ -17,7 +20,7 @@ from pointsman.core.events import NodeFacts
 from pointsman.core.ids import NAME_PATTERN, NodeName
 from pointsman.core.limits import BLOCK_TOKENS_MAX, CONCURRENCY_MAX, KV_BLOCKS_MAX, NODES_MAX
 from pointsman.engines.adapters.address import one_spelling, url_problem
-from pointsman.wire.control import Announce, Farewell
+from pointsman.wire.control import Announce, ControlAddress, Farewell
 
 SESSIONS_MAX = NODES_MAX
 """Connections at once, greeted or not. Beyond them who has kept us waiting for a greeting for
@@ -37,17 +40,16 @@ log = logging.getLogger(__name__)
 
 
 class ListenerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to listen: a Unix socket's path, or a TCP address. Without a `secret` whoever reaches
-    it may add engines, to which prompts are then sent."""
+    """Without a `secret` whoever reaches the address may add engines, to which prompts are then
+    sent. `forget_s` is for an engine that an agent has added, to be told of or to answer again."""
 
-    path: str = ""
-    host: str = "127.0.0.1"
-    port: int = 0
+    address: ControlAddress = ControlAddress()
     secret: bytes | None = None
+    forget_s: float = 600.0
 
     def __repr__(self) -> str:
         """Without the secret: it must not get into a log."""
-        return f"<ListenerOptions: listen on {self.path or f'{self.host}:{self.port}'}>"
+        return f"<ListenerOptions: listen on {self.address}>"
 
 
 class _Known(msgspec.Struct):
@@ -77,19 +79,19 @@ class AgentListener:
 
     async def start(self) -> None:
         """Listen. Raises OSError."""
-        loop, options = asyncio.get_running_loop(), self._options
-        if options.path:  # a socket that is there already goes: an earlier process has left it
+        loop, address = asyncio.get_running_loop(), self._options.address
+        if address.path:  # a socket that is there already goes: an earlier process has left it
             mask = os.umask(0o177)  # for this user alone, from the first moment on
             try:
                 self._server = await loop.create_unix_server(
-                    lambda: AgentSession(self), options.path
+                    lambda: AgentSession(self), address.path
                 )
             finally:
                 os.umask(mask)
-            self._socket_file = _file_at(options.path)
+            self._socket_file = _file_at(address.path)
             return
         self._server = await loop.create_server(
-            lambda: AgentSession(self), options.host, options.port
+            lambda: AgentSession(self), address.host, address.port
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -106,7 +108,7 @@ class AgentListener:
             session.close()
         await server.wait_closed()
         if self._socket_file is not None:
-            _forget_socket(self._options.path, self._socket_file)
+            _forget_socket(self._options.address.path, self._socket_file)
 
     # --- for sessions: Owner ------------------------------------------------------------
 
@@ -201,15 +203,40 @@ class AgentListener:
             del self._known[name]
             self._fleet.retire(name, within_s=RETIRE_S)
         elif farewell is not None:
-            engine.give_up(self._fleet)
+            self._give_up(engine)
         else:
             engine.link.attended_by = ""  # it may come back under another name
-            loop = asyncio.get_running_loop()
-            self._graces[name] = loop.call_later(GRACE_S, self._give_up, engine)
+            self._later(GRACE_S, name, partial(self._give_up, engine))
 
     def _give_up(self, engine: AttendedEngine) -> None:
-        del self._graces[engine.link.spec.name]
         engine.give_up(self._fleet)
+        name = engine.link.spec.name
+        known = self._known.get(name)
+        if known is not None and known.was_added:
+            self._later(self._options.forget_s, name, partial(self._forget, engine.link))
+
+    def _forget(self, link: NodeLink) -> None:
+        """Take out an engine that nobody has configured or tells of, once it does not answer
+        either: with its machine gone, nobody would."""
+        name, forget_s = link.spec.name, self._options.forget_s
+        quiet_s = self._service.now_s() - link.answered_at_s
+        if link.node_id is None:
+            return  # an operator was faster
+        if quiet_s < forget_s:
+            self._later(forget_s - quiet_s, name, partial(self._forget, link))
+            return
+        log.warning("engine %s is dropped: no agent and no answer for %g s", name, forget_s)
+        del self._known[name]
+        self._fleet.retire(name, within_s=RETIRE_S)
+
+    def _later(self, after_s: float, name: NodeName, act: Callable[[], None]) -> None:
+        """Do it unless an agent attends to the engine before."""
+
+        def begin() -> None:
+            del self._graces[name]
+            act()
+
+        self._graces[name] = asyncio.get_running_loop().call_later(after_s, begin)
 
 
 def _problem(frame: Announce) -> str:

@@ -7,13 +7,16 @@ uses a URL, so nothing else can be meant by it. A request says in a header which
 
 import os.path
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urldefrag, urlsplit
 
 PORT_DEFAULT: Final = 80
 PORT_MAX: Final = 65_535
+
+ANY_HOST: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 
 RANK_HEADER: Final = "X-data-parallel-rank"
 """Of vLLM. A rank that does not exist is answered with 400."""
@@ -64,6 +67,43 @@ def rank_headers(url: str) -> dict[str, str]:
     """What a request there has to say."""
     rank = rank_of(url)
     return {} if rank is None else {RANK_HEADER: str(rank)}
+
+
+class Door(NamedTuple):
+    """Where this process itself listens; `setting` is what says so."""
+
+    setting: str
+    host: str
+    port: int
+
+    def is_met_at(self, url: str) -> bool:
+        """Whether what is sent to `url` comes here, as far as names tell."""
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        if (parts.port or PORT_DEFAULT) != self.port:
+            return False
+        is_here = is_loopback(host) or host in ANY_HOST  # which connects to this machine, too
+        return host == self.host or (is_here and (is_loopback(self.host) or self.host in ANY_HOST))
+
+
+def door_problem(url: str, doors: Iterable[Door]) -> str:
+    """Why no engine can be at `url`, if it leads back here, again and again; else empty."""
+    met = next((door for door in doors if door.is_met_at(url)), None)
+    return f"{url} is {met.setting} of this gateway itself" if met else ""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine's users can reach it."""
+    return host == "localhost" or (is_address(host) and ip_address(host).is_loopback)
+
+
+def is_address(host: str) -> bool:
+    """Whether it is an IP address, and no name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def url_problem(url: str) -> str:
