@@ -106,6 +106,9 @@ def test_what_is_wrong_under_each_circumstance_is_said_once(tmp_path: Path) -> N
     assert "'chatt'" in problem[2]
     [problem] = problems(tmp_path, CIRCUMSTANCES.replace("gateways: 2", "gateways: 65"))
     assert problem == (12, 28, "circumstances.two gateways.gateways: 65 is above 64")
+    wrong = CIRCUMSTANCES.replace("report_lag_s: 0.5", "prior: {nodes: [node-2]}")
+    [problem] = problems(tmp_path, wrong)
+    assert problem == (11, 37, "knowledge.prior: 'node-2' is none of node-0 to node-1")
 
 
 @pytest.mark.parametrize(
@@ -115,6 +118,13 @@ def test_what_is_wrong_under_each_circumstance_is_said_once(tmp_path: Path) -> N
         ("slowdown: 2.5", "slowdown: 0", 5, 26, "0 is not above 0"),
         ("precise", "precice", 6, 20, "'precice' is none of precise, approximate"),
         ("kind: crash", "kind: crush", 8, 17, "'crush' is none of crash"),
+        (
+            "event_loss: 0.01",
+            "prior: {nodes: [node-4]}",
+            6,
+            44,
+            "prior: 'node-4' is none of node-0",
+        ),
         ("[node-0]", "[node-4]", 8, 9, "'node-4' is none of node-0 to node-3"),
         ("70b-tp8-h100", "70b", 4, 25, "'70b' is none of"),
         ("[round_robin]", "[round-robin]", 10, 12, "did you mean 'round_robin'?"),

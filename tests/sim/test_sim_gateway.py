@@ -5,7 +5,7 @@ import pytest
 from pointsman.core.limits import HOLD_S
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.rules import RetryRules
-from pointsman.sim.scenario import Clients, Fault, FaultKind, Knowledge, Network
+from pointsman.sim.scenario import Clients, Fault, FaultKind, Knowledge, Network, Times
 from pointsman.traffic.outcome import Outcome
 from tests.support.profiles import SMALL
 from tests.support.simulation import ask, run, small
@@ -75,10 +75,10 @@ def test_an_answer_of_more_than_an_hour_is_cut_off() -> None:
     assert record.e2e_s == pytest.approx(3_600, abs=2)
 
 
-def test_what_is_learned_of_speeds_is_off_by_the_errors_given() -> None:
+def test_clients_do_not_feel_that_times_are_measured_wrong() -> None:
     """The scheduler is told longer times; what clients see is what it was."""
     requests = [ask(at_s / 4, 64, 20) for at_s in range(40)]
-    wrong = small(1, knowledge=Knowledge(prefill_error=3.0, decode_error=3.0))
+    wrong = small(1, knowledge=Knowledge(measured=Times(prefill=3.0, decode=3.0)))
     assert run(wrong, requests).records == run(small(1), requests).records
 
 

@@ -10,13 +10,16 @@ fields.
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import yaml
 
 from pointsman.cli.scenario_case import Case, Circumstance, Seed, Variant
 from pointsman.cli.scenario_problems import case_problems
-from pointsman.cli.yaml_reader import Document, Problem, Rejected, read, read_text
+from pointsman.cli.yaml_reader import Document, Position, Problem, Rejected, read, read_text
+
+_Path = tuple[str | int, ...]
 
 
 class _Matrix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,12 +28,33 @@ class _Matrix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     seeds: tuple[Seed, ...] = ()
     circumstances: dict[str, Circumstance] = {}
 
-    def under_each(self, case: Case) -> tuple[Case, ...]:
-        """The scenario, as often as there are circumstances to try it under."""
-        shared = msgspec.structs.replace(
-            case, policies=case.policies or self.policies, seeds=case.seeds or self.seeds
-        )
-        return tuple(shared.under(*each) for each in self.circumstances.items()) or (shared,)
+    @property
+    def placed(self) -> Iterator["_Placed"]:
+        """Every scenario, as often as there are circumstances to try it under."""
+        for place, written in enumerate(self.scenarios):
+            at: _Path = ("scenarios", place)
+            case = msgspec.structs.replace(
+                written,
+                policies=written.policies or self.policies,
+                seeds=written.seeds or self.seeds,
+            )
+            if not self.circumstances:
+                yield _Placed(case, at)
+            for name, circumstance in self.circumstances.items():
+                yield _Placed(case.under(name, circumstance), at, ("circumstances", name))
+
+
+class _Placed(NamedTuple):
+    """A case, and where it stands in the document: itself, and what it is tried under."""
+
+    case: Case
+    at: _Path = ()
+    under: _Path = ()
+
+    def position(self, document: Document, *path: str | int) -> Position:
+        """Of something in the case, where it is given."""
+        is_of_circumstance = self.under and (*self.under, *path[:1]) in document.positions
+        return document.nearest(*(self.under if is_of_circumstance else self.at), *path)
 
 
 def load_cases(
@@ -40,28 +64,21 @@ def load_cases(
 
     `policies` are those that can be chosen.
     """
-    cases, prefixes, document = _read(read_text(path), environment)
-    if found := set(_inconsistencies(cases, prefixes, document, policies)):
+    placed, document = _read(read_text(path), environment)
+    if found := set(_inconsistencies(placed, document, policies)):
         raise Rejected(list(found))
-    return tuple(_with_trace_beside(case, path.parent) for case in cases)
+    return tuple(_with_trace_beside(each.case, path.parent) for each in placed)
 
 
-def _read(
-    text: str, environment: Mapping[str, str]
-) -> tuple[tuple[Case, ...], list[tuple[str | int, ...]], Document]:
-    """The cases, where in the document each stands, and the document."""
+def _read(text: str, environment: Mapping[str, str]) -> tuple[list[_Placed], Document]:
+    """The cases, and the document in which each stands."""
     if not _has_scenarios(text):
         case, document = read(text, Case, environment)
-        return (case,), [()], document
+        return [_Placed(case)], document
     matrix, document = read(text, _Matrix, environment)
     if not matrix.scenarios:
         raise Rejected([Problem(*document.positions["scenarios",], "scenarios: there is none")])
-    placed = [
-        (case, ("scenarios", place))
-        for place, written in enumerate(matrix.scenarios)
-        for case in matrix.under_each(written)
-    ]
-    return tuple(case for case, _ in placed), [prefix for _, prefix in placed], document
+    return list(matrix.placed), document
 
 
 def _has_scenarios(text: str) -> bool:
@@ -76,19 +93,17 @@ def _has_scenarios(text: str) -> bool:
 
 
 def _inconsistencies(
-    cases: Sequence[Case],
-    prefixes: Sequence[tuple[str | int, ...]],
-    document: Document,
-    policies: Sequence[str],
+    placed: Sequence[_Placed], document: Document, policies: Sequence[str]
 ) -> Iterator[Problem]:
     """What no field shows alone."""
     names: dict[str, int] = {}
-    for case, prefix in zip(cases, prefixes, strict=True):
-        named = document.nearest(*prefix, "name")
-        if (first := names.setdefault(case.name, named.line)) != named.line:
-            yield Problem(*named, f"name: '{case.name}' is taken in line {first} already")
-        for path, message in case_problems(case, cases, policies):
-            yield Problem(*document.nearest(*prefix, *path), message)
+    cases = [each.case for each in placed]
+    for each in placed:
+        name, named = each.case.name, each.position(document, "name")
+        if (first := names.setdefault(name, named.line)) != named.line:
+            yield Problem(*named, f"name: '{name}' is taken in line {first} already")
+        for path, message in case_problems(each.case, cases, policies):
+            yield Problem(*each.position(document, *path), message)
 
 
 def _with_trace_beside(case: Case, folder: Path) -> Case:

@@ -99,6 +99,9 @@ def _unknown_nodes(case: Case) -> Found:
     for fault in case.faults:
         for message in _of_nodes(fault.nodes, case):
             yield ("faults",), f"faults: {message}"
+    prior = case.knowledge.prior
+    for message in _of_nodes(() if prior is None else prior.nodes, case):
+        yield ("knowledge", "prior", "nodes"), f"knowledge.prior: {message}"
 
 
 def _of_nodes(named: Sequence[str], case: Case) -> Iterator[str]:

@@ -7,7 +7,7 @@ from pointsman.core.admission.retry_budget import RetryBudget
 from pointsman.core.admission.retry_guard import RetryGuard
 from pointsman.core.audit import Audit
 from pointsman.core.bookings import Bookings
-from pointsman.core.calibration import OutputLengths, TokenRatio
+from pointsman.core.calibration import OutputLengths, Pace, TokenRatio
 from pointsman.core.cluster import Cluster
 from pointsman.core.events import ModelCard
 from pointsman.core.footprint import Footprints
@@ -113,6 +113,12 @@ class SchedulerState:
         """Requests placed on an incarnation; none on one that has ended."""
         node = self._cluster.get(node_id)
         return 0 if node is None else node.inflight
+
+    def pace(self, node_id: NodeId) -> Pace | None:
+        """What is learned of a node's speeds, which who simulates may teach beforehand; None where
+        there is no such node."""
+        node = self._cluster.get(node_id)
+        return None if node is None else node.calibration
 
     def told(self, node_id: NodeId) -> Told | None:
         """What an agent has told of its node's cache, to be compared with what it has itself;

@@ -6,9 +6,9 @@ code that serves: `core.Scheduler` and `core.Exchange` decide, `engines.compute_
 Reading order: `scenario` (what is simulated) · `world` (put together and run) · `clients` (who
 sends, and the records) · `answer` (what they get) · `gateway` (drives scheduler and exchanges) ·
 `watch` (what a gateway is told of a node, how late) · `node` (a machine: serves, crashes, tells) ·
-`engine` (the compute model on virtual time) · `prompts` (block ids to hash chains) · `faults` ·
-`sampler` (nodes over time) · `checkers` (what must hold in every run) · `pooled` (the oracle) ·
-`clock`.
+`engine` (the compute model on virtual time) · `prior` (what was learned before) · `prompts` (block
+ids to hash chains) · `faults` · `sampler` (nodes over time) · `checkers` (what must hold in every
+run) · `pooled` (the oracle) · `clock`.
 
 Pure: no clock but the virtual one, no file, socket or global random; same scenario, requests,
 policy and seed, same run. Must not import other shells.

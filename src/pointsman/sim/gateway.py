@@ -326,12 +326,12 @@ class SimulatedGateway:
 
     def _measured(self, outcome: Outcome) -> Outcome:
         """What the scheduler is told of the times it learns from."""
-        known = self._knowledge
-        if known.prefill_error == known.decode_error == 1.0:
+        measured = self._knowledge.measured
+        if measured.prefill == measured.decode == 1.0:
             return outcome
         return outcome.but(
-            ttft_s=None if outcome.ttft_s is None else outcome.ttft_s * known.prefill_error,
-            decode_s=None if outcome.decode_s is None else outcome.decode_s * known.decode_error,
+            ttft_s=None if outcome.ttft_s is None else outcome.ttft_s * measured.prefill,
+            decode_s=None if outcome.decode_s is None else outcome.decode_s * measured.decode,
         )
 
     # --- time --------------------------------------------------------------------------

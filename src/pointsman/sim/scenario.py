@@ -48,13 +48,31 @@ class Index(StrEnum):
     APPROXIMATE = "approximate"  # it only knows its own placements
 
 
+class Times(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+    """As how many times as long as they are times are taken: at 2 an engine is believed to be half
+    as fast as it is. `prefill` is the time to a first token, `decode` from there to the end."""
+
+    prefill: Positive = 1.0
+    decode: Positive = 1.0
+
+
+class Prior(Times, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+    """What was learned of the `nodes` (`node-0` …; none: all) before the first request. Of the
+    others the truth was."""
+
+    nodes: tuple[str, ...] = ()
+
+
 class Knowledge(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
     """What the scheduler gets to know, and how late.
 
     `event_loss` is the share of KV event messages that are lost; a loss is noticed with the next
-    message and mended by a replay. `prefill_error` and `decode_error` multiply the times that
-    are measured, so that learned speeds are off by that factor. Without `kv_blocks` engines do not
-    tell how many they have: nothing but counts of requests bounds a node.
+    message and mended by a replay. Without `kv_blocks` engines do not tell how many they have:
+    nothing but counts of requests bounds a node.
+
+    With a `prior` the speeds of all nodes that are there at the beginning count as known, and what
+    is wrong of them can be mended: what is measured from then on is true. Without one nothing is
+    known. What is wrong in `measured` is wrong for good: every time that is learned from is.
 
     Reports come half as often as collectors ask for them (`Cadence.scrape_s`): the tables in
     docs/POLICIES.md were made so. One gateway goes by its own counts first: behind it, 8 engines
@@ -67,8 +85,8 @@ class Knowledge(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unkn
     event_loss: Share = 0.0
     report_interval_s: Interval = 1.0
     report_lag_s: Seconds = 0.02
-    prefill_error: Positive = 1.0
-    decode_error: Positive = 1.0
+    prior: Prior | None = None
+    measured: Times = Times()
 
 
 class Network(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):

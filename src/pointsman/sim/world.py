@@ -15,6 +15,7 @@ from pointsman.sim.clock import Clock
 from pointsman.sim.faults import Faults
 from pointsman.sim.gateway import SimulatedGateway
 from pointsman.sim.node import SimulatedNode, profile_of
+from pointsman.sim.prior import teach
 from pointsman.sim.prompts import Prompts, block_tokens_of
 from pointsman.sim.sampler import Sampler
 from pointsman.sim.scenario import Scenario
@@ -113,6 +114,7 @@ class _World:
         )
 
     def run(self, on_progress: Callable[[float], None] | None) -> None:
+        self._clock.at(0.0, self._teach)
         self._clock.at(0.0, self._sampler.begin)
         self._clock.at(0.0, self._population.begin)
         self._clock.at(0.0, self._check, self._span_s / CHECKS)
@@ -148,6 +150,12 @@ class _World:
                 self._clock.at(node.group.startup_s, watch.join)
             gateway.on_trouble = partial(_probe_soon, of_gateway)
         return watches
+
+    def _teach(self) -> None:
+        """The first nodes are known: let the schedulers know their speeds, too."""
+        prior = self._scenario.knowledge.prior
+        for gateway in self._gateways if prior is not None else ():
+            teach(gateway, self._nodes, self._scenario.network, prior)
 
     def _over(self) -> None:
         """Every request has ended: let what is on its way arrive, then stop."""
