@@ -153,9 +153,9 @@ class _World:
 
     def _teach(self) -> None:
         """The first nodes are known: let the schedulers know their speeds, too."""
-        prior = self._scenario.knowledge.prior
-        for gateway in self._gateways if prior is not None else ():
-            teach(gateway, self._nodes, self._scenario.network, prior)
+        if (prior := self._scenario.knowledge.prior) is not None:
+            for gateway in self._gateways:
+                teach(gateway, self._nodes, self._scenario.network, prior)
 
     def _over(self) -> None:
         """Every request has ended: let what is on its way arrive, then stop."""
