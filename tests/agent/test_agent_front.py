@@ -161,7 +161,7 @@ async def test_what_all_bodies_take_is_bounded(monkeypatch: pytest.MonkeyPatch) 
         await eventually(lambda: s.front.bodies_bytes == 0)
         monkeypatch.setattr(front_module, "BODY_BYTES_MAX", 10)
         async with s.session.post(f"{s.url}/v1/completions", json=BODY) as reply:
-            assert reply.status == 413
+            assert (reply.status, (await reply.json())["error"]["code"]) == (413, "body_too_large")
 
 
 async def test_the_urgent_go_first() -> None:
@@ -248,12 +248,14 @@ async def test_a_stream_that_breaks_off_never_looks_whole() -> None:
                 await reply.read()
 
 
-async def test_an_engine_that_is_not_there_is_a_bad_gateway() -> None:
+async def test_an_engine_that_is_not_there_is_a_bad_gateway_told_as_any_error() -> None:
     async with (
         fronted(url="http://127.0.0.1:9") as s,
         s.session.post(f"{s.url}/v1/completions", json=BODY) as reply,
     ):
         assert reply.status == 502
+        error = (await reply.json())["error"]
+    assert (error["type"], error["code"]) == ("server_error", "node_unreachable")
 
 
 async def raw(port: int, target: str, field: str = "a: b") -> bytes:

@@ -20,6 +20,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from pointsman.agent.queue import FrontQueue, Ticket, lane_of
+from pointsman.core.errors import ANSWERS, Reason
 from pointsman.core.limits import PRIORITY_NORMAL
 from pointsman.engines.adapters import EngineKeys
 from pointsman.engines.adapters.address import server_of
@@ -134,7 +135,7 @@ class Front:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if not request.raw_path.startswith("/"):
-            return web.Response(status=400, text="send the path alone")
+            return _refused(400, "Send the path alone.", Reason.BAD_REQUEST)
         if request.headers.get("expect", "").lower() == "100-continue":
             await request.writer.write(_CONTINUE)
         body = bytearray()
@@ -143,7 +144,8 @@ class Front:
                 body += piece
                 self.bodies_bytes += len(piece)
                 if len(body) > BODY_BYTES_MAX:
-                    return web.Response(status=413, text="the body is too large")
+                    detail = f"The request body is larger than {BODY_BYTES_MAX} bytes."
+                    return _refused(413, detail, Reason.BODY_TOO_LARGE)
                 if self.bodies_bytes > BODIES_BYTES_MAX:
                     return self._hand_back()
             return await self._serve(request, body)
@@ -199,11 +201,9 @@ class Front:
 
     def _hand_back(self) -> web.Response:
         self.handed_back += 1
-        body = error_body(
-            "The engine is busy: place it elsewhere.", "overloaded_error", "busy", None
-        )
-        headers = {HAND_BACK: "busy", "retry-after": "1"}
-        return web.Response(status=503, body=body, headers=headers, content_type="application/json")
+        answer = _refused(503, "The engine is busy: place it elsewhere.", Reason.NODE_BUSY)
+        answer.headers.update({HAND_BACK: "busy", "retry-after": "1"})
+        return answer
 
     # --- relaying -----------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class Front:
                 return await self._answer(request, answer)
         except aiohttp.ClientError as error:
             log.info("the engine is not reached: %s", error)
-            return web.Response(status=502, text="the engine is not reached")
+            return _refused(502, "The engine is not reached.", Reason.NODE_UNREACHABLE)
 
     async def _answer(
         self, request: web.BaseRequest, answer: aiohttp.ClientResponse
@@ -242,6 +242,12 @@ class Front:
             raise ConnectionResetError("the answer is cut off") from None
         await response.write_eof()
         return response
+
+
+def _refused(status: int, message: str, reason: Reason) -> web.Response:
+    """An error in OpenAI's shape, as the gateway would give it: it may reach the client."""
+    body = error_body(message, ANSWERS[reason].type, reason, None)
+    return web.Response(status=status, body=body, content_type="application/json")
 
 
 class _Urgency(msgspec.Struct):
