@@ -9,6 +9,7 @@ from aiohttp import web
 
 from pointsman.collectors.client import EngineClient, new_session
 from pointsman.engines.adapters import EngineKeys, EngineTrouble
+from tests.support.descriptors import no_descriptors
 
 
 @asynccontextmanager
@@ -37,6 +38,18 @@ async def test_an_answer_that_comes_in_pieces_is_read_whole() -> None:
     async with asking(handle) as client:
         assert (await client.get("/x", timeout_s=5.0)).body == b'{"usage": null}'
         assert (await client.post("/x", {}, timeout_s=5.0)).body == b'{"usage": null}'
+
+
+async def test_where_no_descriptor_is_left_the_trouble_is_ours() -> None:
+    async with new_session(EngineKeys(), reuses=False) as session:
+        for url in ("http://127.0.0.1:9", "http://nowhere.invalid:9"):
+            client = EngineClient(session, url)
+            with pytest.raises(EngineTrouble) as theirs:
+                await client.get("/health", timeout_s=5.0)
+            assert not theirs.value.is_ours
+            with no_descriptors(), pytest.raises(EngineTrouble) as trouble:
+                await client.get("/health", timeout_s=5.0)
+            assert trouble.value.is_ours, url
 
 
 @pytest.mark.parametrize("reuses", [True, False])

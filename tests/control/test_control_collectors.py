@@ -7,12 +7,14 @@ import msgspec
 import pytest
 
 from pointsman.collectors import link, node, prober, scraper
+from pointsman.collectors.client import EngineClient
 from pointsman.control.fleet import NodeRefused
 from pointsman.core.errors import EndCause, FailureKind
 from pointsman.core.events import NodeJudged, NodeSpec
 from pointsman.core.health import Health
 from pointsman.core.ids import NodeName, RequestId
 from pointsman.core.request import Outcome
+from pointsman.engines.adapters import EngineReply, EngineTrouble
 from tests.control.fake_engine import (
     HURRIED,
     Cluster,
@@ -101,6 +103,24 @@ async def test_one_failed_probe_is_no_death_and_three_are() -> None:
         assert cluster.node().health_detail == "GET /health answers 500"
         engine.status.clear()
         await eventually(lambda: cluster.node().health is Health.WARMING)
+
+
+async def test_a_probe_for_which_no_descriptor_is_left_tells_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    async def get(_: EngineClient, path: str, *, timeout_s: float) -> EngineReply:
+        asked.append(path)
+        raise EngineTrouble(f"cannot connect within {timeout_s}", is_ours=True)
+
+    async with fake_engine() as engine, running_cluster() as cluster:
+        cluster.add(engine.url)
+        await cluster.ready()
+        monkeypatch.setattr(EngineClient, "get", get)
+        await eventually(lambda: asked.count("/health") >= 6)
+        assert cluster.count("probes", node="n", result="failed") == 0
+        assert cluster.node().health is Health.READY
 
 
 async def test_a_request_that_fails_has_its_node_looked_at_at_once() -> None:

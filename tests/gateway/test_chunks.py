@@ -68,7 +68,7 @@ class Sink:
     def dialled(self, upstream: UpstreamConnection) -> None:
         raise AssertionError
 
-    def unreachable(self) -> None:
+    def unreachable(self, *, is_ours: bool) -> None:
         raise AssertionError
 
     def reply_lost(self, upstream: UpstreamConnection, *, is_http: bool) -> None:

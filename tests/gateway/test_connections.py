@@ -8,12 +8,13 @@ import pytest
 
 from pointsman.core.errors import FailureKind, Reason
 from pointsman.core.ids import NodeId
+from pointsman.descriptors import raise_descriptor_limit
 from pointsman.engines.adapters import EngineKeys
-from pointsman.gateway import GatewayOptions
+from pointsman.gateway import GatewayOptions, server
 from pointsman.gateway.pools import POOL_UNUSED_S, Pools
-from pointsman.gateway.server import raise_descriptor_limit
 from pointsman.gateway.upstream import Caller, UpstreamConnection
 from tests.gateway.conftest import rig
+from tests.support.descriptors import no_descriptors
 from tests.support.upstreams import OK_BODY, STREAM, Served, answer_ok, get, post
 
 # --- the engine's side --------------------------------------------------------------------
@@ -187,7 +188,8 @@ async def test_a_host_that_is_none_is_not_reached() -> None:
         def __init__(self) -> None:
             self.told = asyncio.Event()
 
-        def unreachable(self) -> None:
+        def unreachable(self, *, is_ours: bool) -> None:
+            assert not is_ours
             self.told.set()
 
     pools = Pools(idle_s=1.0, idle_max=1, engine_keys=EngineKeys(), alias="a")
@@ -196,6 +198,20 @@ async def test_a_host_that_is_none_is_not_reached() -> None:
     async with asyncio.timeout(10.0):
         await waiting.told.wait()
     await pools.close()
+
+
+async def test_where_no_descriptor_is_left_no_node_is_blamed() -> None:
+    async with rig(answer_ok) as it:
+        client = await it.connect()
+        await client.send(get("/health"))
+        await client.answer()
+        with no_descriptors():
+            await client.send(post())
+            answer = await client.answer()
+        assert (answer.status, answer.header("x-pointsman-reason")) == (429, "connections_full")
+        assert not it.placer.order[0].failures
+        await client.send(post())
+        assert (await client.answer()).status == 200
 
 
 async def test_the_host_is_the_engines_own() -> None:
@@ -356,6 +372,16 @@ def test_where_the_hard_limit_is_none_the_soft_one_is_what_the_system_takes(
     monkeypatch.setattr(resource, "setrlimit", set_limit)
     assert raise_descriptor_limit() == 10_240
     assert limits[-1] == (10_240, resource.RLIM_INFINITY)
+
+
+async def test_descriptors_suffice_for_all_clients_and_those_who_are_turned_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for limit in (200, 1_024, 4_096):
+        monkeypatch.setattr(server, "raise_descriptor_limit", lambda limit=limit: limit)
+        async with rig(answer_ok) as it:
+            shared = it.gateway._shared
+            assert 0 < 2 * shared.clients_max + shared.turned_away_max <= limit - 64
 
 
 async def test_those_who_are_turned_away_together_come_back_apart() -> None:

@@ -20,7 +20,7 @@ from tests.tidy.source_tree import (
 )
 
 LOWEST = frozenset({"core"})
-LOW = LOWEST | {"wire", "ports"}
+LOW = LOWEST | {"wire", "ports", "descriptors"}
 ADAPTERS = frozenset({"engines", "telemetry"})
 SHELL = LOW | ADAPTERS
 SHELLS = frozenset({"gateway", "control", "agent", "sim", "loadgen", "report"})
@@ -29,6 +29,7 @@ SHELLS = frozenset({"gateway", "control", "agent", "sim", "loadgen", "report"})
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "core": frozenset(),
     "wire": LOWEST,
+    "descriptors": frozenset(),
     "ports": LOWEST | {"wire"},
     "traffic": frozenset(),
     "planner": frozenset(),

@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 from aiohttp import hdrs
 
+from pointsman.descriptors import is_for_want_of_descriptors
 from pointsman.engines.adapters import EngineKeys, EngineReply, EngineTrouble
 from pointsman.engines.adapters.address import RANK_HEADER, rank_headers, rank_of, server_of
 
@@ -140,7 +141,8 @@ class EngineClient:
             detail = f"no answer to {question} within {timeout_s:g} s"
             raise EngineTrouble(detail, timed_out=True) from None
         except aiohttp.ClientError as error:
-            raise EngineTrouble(_cause(error, question)) from None
+            is_ours = is_for_want_of_descriptors(error)
+            raise EngineTrouble(_cause(error, question), is_ours=is_ours) from None
         except (OSError, ValueError) as error:
             raise EngineTrouble(f"{question}: {error}") from None
 

@@ -87,6 +87,8 @@ class Prober:
             status = await self._client.ask(model, timeout_s=ASK_S_MAX)
             detail = f"POST {ASK_PATH} answers {status}"
         except EngineTrouble as trouble:
+            if trouble.is_ours:
+                return
             status, detail = 0, str(trouble)
         if status == HTTPStatus.OK:
             link.alive_at_s = link.now_s()
@@ -117,6 +119,8 @@ class Prober:
             timeout_s = self._link.cadence.probe_timeout_s
             reply = await self._client.get("/health", timeout_s=timeout_s)
         except EngineTrouble as trouble:
+            if trouble.is_ours:
+                return ""
             if trouble.timed_out and self._is_busy():
                 self._link.tally.probes_busy.add()
                 return ""

@@ -32,9 +32,6 @@ from pointsman.wire.endpoints import Endpoint
 AHEAD_BYTES_MAX: Final = 64 * 1024
 """Unparsed bytes of requests sent ahead; above it the client has to wait."""
 
-TURNED_AWAY_MAX: Final = 256
-"""Connections over the limit that are still told so; beyond them they are just dropped."""
-
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NEVER_S: Final = float("inf")
 _OPEN_ROUTES: Final = frozenset({LocalRoute.HEALTH, LocalRoute.READY, LocalRoute.PREFLIGHT})
@@ -69,7 +66,7 @@ class ClientConnection(asyncio.Protocol):
         surplus = len(shared.clients) - shared.clients_max
         if surplus <= 0:
             self._deadline_s = shared.now_s() + shared.options.head_s
-        elif surplus <= TURNED_AWAY_MAX:
+        elif surplus <= shared.turned_away_max:
             self._turn_away(Reason.CONNECTIONS_FULL)
         else:
             self.abort()

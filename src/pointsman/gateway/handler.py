@@ -1,8 +1,7 @@
 """One client request from its last byte to its settlement.
 
-Drives one `Exchange`: asks the placer, dials, has the reply relayed, tries another node where
-that is allowed, and settles exactly once from every state. Everything happens in callbacks on
-the loop's thread; nothing is awaited.
+Drives one `Exchange`: asks the placer, dials, has the reply relayed, tries another node where it
+may, and settles once from every state. All in callbacks on the loop's thread; nothing is awaited.
 """
 
 import logging
@@ -130,8 +129,7 @@ class Handler:
         self._redialled = False
         pools = self._shared.pools
         pool = pools.node(placed.node_id, placed.url)
-        upstream = pool.take(now_s)
-        if upstream is None:
+        if (upstream := pool.take(now_s)) is None:
             self._dial = pools.dial(pool, self)
         else:
             self._send(upstream, now_s)
@@ -177,9 +175,12 @@ class Handler:
     def dialled(self, upstream: UpstreamConnection) -> None:
         self._send(upstream, self._shared.now_s())
 
-    def unreachable(self) -> None:
+    def unreachable(self, *, is_ours: bool) -> None:
         self._dial = None
-        self._attempt_failed(FailureKind.UNREACHABLE)
+        if is_ours:  # no node's fault, and none would be reached
+            self._refuse(Reason.CONNECTIONS_FULL)
+        else:
+            self._attempt_failed(FailureKind.UNREACHABLE)
 
     def reply_progressed(self, upstream: UpstreamConnection) -> None:
         if self._relay is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from pointsman.core.ids import NodeId
+from pointsman.descriptors import is_for_want_of_descriptors
 from pointsman.engines.adapters import EngineKeys
 from pointsman.gateway.upstream import AllPools, Caller, NodePool, UpstreamConnection
 
@@ -95,9 +96,10 @@ class Dial:
         upstream = UpstreamConnection(pool)
         try:
             await loop.create_connection(lambda: upstream, pool.host, pool.port)
-        except (OSError, UnicodeError):  # the latter for an empty label: a..b
+        except (OSError, UnicodeError) as error:  # the latter for an empty label: a..b
             upstream.forsake()
-            self._tell(lambda caller: caller.unreachable())
+            is_ours = is_for_want_of_descriptors(error)
+            self._tell(lambda caller: caller.unreachable(is_ours=is_ours))
         except asyncio.CancelledError:
             upstream.forsake()
             raise

@@ -130,7 +130,7 @@ class _Replay:
         )
         upstream.send(self, b"".join(head), body)
 
-    def unreachable(self) -> None:
+    def unreachable(self, *, is_ours: bool) -> None:
         self._end()
 
     def reply_progressed(self, upstream: UpstreamConnection) -> None:

@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import resource
-from contextlib import suppress
 
 import msgspec
 
@@ -11,6 +9,7 @@ from pointsman.core.admission.key_rules import KeyState
 from pointsman.core.errors import Reason
 from pointsman.core.events import WarmUp
 from pointsman.core.ids import NodeId
+from pointsman.descriptors import raise_descriptor_limit
 from pointsman.engines.adapters import EngineKeys
 from pointsman.gateway.connection import ClientConnection
 from pointsman.gateway.observer import GatewayObserver, ReplayResult
@@ -23,8 +22,8 @@ from pointsman.ports import Placer, PromptTokenizer
 DESCRIPTORS_RESERVED = 64
 """File descriptors that are not connections: listeners, logs, the admin plane, scrapes."""
 
-MACOS_DESCRIPTORS_MAX = 10_240
-"""Of a process there (OPEN_MAX), where the hard limit is none and the soft one must not be."""
+TURNED_AWAY_MAX = 256
+"""Connections over the limit that are still told so; beyond them they are just dropped."""
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +68,7 @@ class Gateway:
         """Listen; port 0 takes a free one. Raises OSError if the address cannot be had."""
         assert self._server is None, "started twice"
         self._descriptors_max = raise_descriptor_limit()
-        self._shared.clients_max = self._carried_connections()
+        self._bound_clients()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: ClientConnection(self._shared),
@@ -85,7 +84,7 @@ class Gateway:
         """Go by other options from here on. `backlog` and `reuse_port` stay as they were at
         the start; requests under way keep their deadlines."""
         self._shared.apply(options)
-        self._shared.clients_max = self._carried_connections()
+        self._bound_clients()
 
     @property
     def port(self) -> int:
@@ -198,28 +197,20 @@ class Gateway:
         self._waited_for_loop = is_late and not self._waited_for_loop
         return self._waited_for_loop
 
-    def _carried_connections(self) -> int:
-        """Each client may need a second descriptor, for its engine."""
+    def _bound_clients(self) -> None:
+        """By the options, and by the descriptors: each client may need a second one for its engine,
+        and who is turned away has one until it has read why."""
+        shared, wanted = self._shared, self._options.connections_max
+        shared.clients_max, shared.turned_away_max = wanted, TURNED_AWAY_MAX
         if self._descriptors_max is None:
-            return self._options.connections_max
-        carried = max(1, (self._descriptors_max - DESCRIPTORS_RESERVED) // 2)
-        if carried < self._options.connections_max:
+            return
+        shared.turned_away_max = min(TURNED_AWAY_MAX, self._descriptors_max // 8)
+        spare = self._descriptors_max - DESCRIPTORS_RESERVED - shared.turned_away_max
+        if (carried := max(1, spare // 2)) < wanted:
+            shared.clients_max = carried
             log.warning(
                 "%d file descriptors carry %d connections, not %d: raise the limit (ulimit -n)",
                 self._descriptors_max,
                 carried,
-                self._options.connections_max,
+                wanted,
             )
-        return min(carried, self._options.connections_max)
-
-
-def raise_descriptor_limit() -> int | None:
-    """Raise the soft limit of file descriptors to the hard one, or as far as the system goes. The
-    limit; None if unlimited."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for limit in (hard, MACOS_DESCRIPTORS_MAX):
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-            soft = limit
-            break
-    return None if soft == resource.RLIM_INFINITY else soft

@@ -103,6 +103,7 @@ class Shared:
         self.live: dict[RequestId, Running] = {}
         self.clients: dict[Client, None] = {}
         self.clients_max = options.connections_max
+        self.turned_away_max = 0  # of those beyond
         self.bodies_bytes = 0
         self.draining = False
         self.emptied = asyncio.Event()

@@ -34,8 +34,8 @@ class Caller(Protocol):
         """The connection asked for is there and is the caller's."""
         ...
 
-    def unreachable(self) -> None:
-        """No connection can be had."""
+    def unreachable(self, *, is_ours: bool) -> None:
+        """No connection can be had; `is_ours` if this process has no descriptor left for one."""
         ...
 
     def reply_progressed(self, upstream: "UpstreamConnection") -> None:
