@@ -54,3 +54,18 @@ async def test_small_messages_share_one() -> None:
     flood = Flood(count=50, size=100)
     Subscription(cast("Any", flood), "tcp://127.0.0.1:1", got.append).close()
     assert len(got) == 50
+
+
+async def test_while_what_was_read_is_handed_on_nothing_more_is_read() -> None:
+    got: list[Sequence[bytes]] = []
+    flood = Flood(count=50, size=100)
+    subscription = Subscription(
+        cast("Any", flood), "tcp://127.0.0.1:1", got.append, is_busy=lambda: len(got) == 1
+    )
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert len(got) == 1
+    got.clear()
+    await asyncio.sleep(0)
+    assert len(got) == 1
+    subscription.close()

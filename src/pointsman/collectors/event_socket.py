@@ -50,16 +50,20 @@ class EventSockets:
 
 
 class Subscription:
-    """A SUB socket that hands each message to `on_message`, in order, on the loop's thread."""
+    """A SUB socket that hands each message to `on_message`, in order, on the loop's thread. While
+    who takes them `is_busy` they wait in ZMQ."""
 
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         endpoint: str,
         on_message: Callable[[Sequence[bytes]], None],
+        *,
+        is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
         """Raises ValueError for an endpoint that ZMQ cannot connect to."""
         self._on_message = on_message
+        self._is_busy = is_busy
         self._loop = asyncio.get_running_loop()
         self._closed = False
         try:
@@ -89,6 +93,8 @@ class Subscription:
         for _ in range(MESSAGES_PER_WAKE_UP):
             if self._closed:
                 return
+            if self._is_busy():
+                break
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:

@@ -9,6 +9,7 @@ nothing, and the index goes by our own routing history.
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
+from pointsman.collectors.passage import Passage
 from pointsman.core.cache_events import AllBlocksCleared, CacheChange
 from pointsman.core.events import IndexTrust
 from pointsman.telemetry.collector_metrics import NodeTally
@@ -30,8 +31,9 @@ as a gap."""
 class EventStream:
     """The messages of one subscription to one incarnation.
 
-    `changes` gets what happened in the engine's cache, `trust` how far that may be believed. While
-    the stream `is_live` nothing is missing, as far as is known.
+    `changes` gets what happened in the engine's cache, `trust` how far that may be believed; much
+    at once comes in slices, and the stream `is_busy` meanwhile. While it `is_live` nothing is
+    missing, as far as is known.
     """
 
     def __init__(
@@ -46,8 +48,7 @@ class EventStream:
         self.restarts = 0
         self._tally = tally
         self._is_ours = is_ours
-        self._changes = changes
-        self._tell_trust = trust
+        self._passage = Passage(changes, trust)
         self._told = IndexTrust.HISTORY
         self._tracker = SequenceTracker()
         self._waiting: deque[Message] = deque()
@@ -59,6 +60,19 @@ class EventStream:
     def replay_from(self) -> int | None:
         """The first message that is missing, for a replay to begin with; None while live."""
         return None if self.is_live else self._tracker.expected
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether what it was given is still being handed on: more has to wait meanwhile."""
+        return not self._passage.idle.is_set()
+
+    async def handed_on(self) -> None:
+        """Wait until it is not busy."""
+        await self._passage.idle.wait()
+
+    def close(self) -> None:
+        """Drop what has not been handed on."""
+        self._passage.close()
 
     def live(self, frames: Sequence[bytes]) -> None:
         """Take a message from the subscription."""
@@ -138,7 +152,7 @@ class EventStream:
             case SequenceVerdict.RESTARTED:
                 self.restarts += 1
                 self._lost = False
-                self._changes((AllBlocksCleared(),))
+                self._passage.hand_on((AllBlocksCleared(),))
                 self._catch_up(message)
         return verdict
 
@@ -161,7 +175,7 @@ class EventStream:
         self._tally.event_messages.add()
         changes = of_first_group(message.batch.events)
         if changes:
-            self._changes(changes)
+            self._passage.hand_on(changes)
         if self._lost and any(isinstance(change, AllBlocksCleared) for change in changes):
             self._lost = False
             self._trust(IndexTrust.EXACT)
@@ -169,7 +183,7 @@ class EventStream:
     def _trust(self, trust: IndexTrust) -> None:
         if trust is not self._told:
             self._told = trust
-            self._tell_trust(trust)
+            self._passage.hand_on(trust)
 
 
 _TAKEN = frozenset({SequenceVerdict.FIRST, SequenceVerdict.NEXT})

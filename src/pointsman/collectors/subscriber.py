@@ -88,6 +88,7 @@ class Subscriber:
                 self._sockets.subscriptions,
                 source.endpoint,
                 lambda frames: self._message(stream, frames),
+                is_busy=lambda: stream.is_busy,
             )
         except ValueError as error:
             self._link.events_note = str(error)
@@ -99,6 +100,7 @@ class Subscriber:
             await self._keep_complete(stream, source)
         finally:
             subscription.close()
+            stream.close()
 
     async def _keep_complete(self, stream: EventStream, source: EventSource) -> None:
         """Replay whenever the stream has fallen behind, until the incarnation ends."""
@@ -139,6 +141,7 @@ class Subscriber:
         async with aclosing(replay(self._sockets.replays, endpoint, first_seq)) as answers:
             count = 0
             async for frames in answers:
+                await stream.handed_on()
                 count += 1
                 if not stream.replayed(frames) or count >= REPLAY_MESSAGES_MAX:
                     return True

@@ -1,7 +1,7 @@
 """What engines tell of their caches: which blocks came, and which are gone."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -39,7 +39,9 @@ class BlockRemoved(msgspec.Struct, frozen=True, gc=False, tag="BlockRemoved"):
 
 
 class AllBlocksCleared(msgspec.Struct, frozen=True, gc=False, tag="AllBlocksCleared"):
-    """The engine dropped its whole prefix cache."""
+    """The engine dropped its whole prefix cache; it names none of the blocks."""
+
+    block_hashes: ClassVar[tuple[EngineHash, ...]] = ()
 
 
 CacheChange = BlockStored | BlockRemoved | AllBlocksCleared
