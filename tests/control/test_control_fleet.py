@@ -6,6 +6,7 @@ import logging
 import msgspec
 import pytest
 
+from pointsman.control.listed import ListedEngine
 from pointsman.core.errors import EndCause
 from pointsman.core.events import NodeSpec
 from pointsman.core.health import Health
@@ -113,6 +114,36 @@ async def test_a_node_configured_otherwise_stays_the_same_incarnation() -> None:
         )
         assert after.health is Health.READY
         assert cluster.fleet.namesakes(spec) == [NAME]
+
+
+async def test_engines_that_swap_addresses_do_so_in_one_step() -> None:
+    async with fake_engine() as one, fake_engine() as other, running_cluster() as cluster:
+        cluster.add(one.url, "a")
+        cluster.add(other.url, "b")
+        await cluster.ready()
+        names = [NodeName("a"), NodeName("b")]
+        urls = (other.url, one.url)
+        swapped = [
+            ListedEngine(NodeSpec(name=name, url=url))
+            for name, url in zip(names, urls, strict=True)
+        ]
+        assert cluster.fleet.exchange(names, swapped) == {}
+        nodes = cluster.scheduler.nodes(cluster.service.now_s())
+        assert {node.name: node.url for node in nodes} == dict(zip(names, urls, strict=True))
+        assert {node.health for node in nodes} == {Health.READY}
+        await eventually(lambda: cluster.count("probes", node="a", result="good") > 0)
+        assert cluster.scheduler.stats.stale_events == 0
+
+
+async def test_what_is_out_of_service_is_not_believed_under_another_name() -> None:
+    async with fake_engine() as engine, running_cluster() as cluster:
+        cluster.add(engine.url)
+        await cluster.ready()
+        engine.status["/health"] = 500
+        await eventually(lambda: cluster.node().health is Health.OPEN)
+        heir = ListedEngine(NodeSpec(name=NodeName("m"), url=engine.url))
+        assert cluster.fleet.exchange([NAME], [heir]) == {}
+        assert [spec.name for spec, _ in cluster.fleet.waiting] == ["m"]
 
 
 async def test_a_cadence_holds_from_the_next_wait_on() -> None:

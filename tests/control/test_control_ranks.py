@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from pointsman.control.fleet import NodeRefused
+from pointsman.control.listed import ListedEngine
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName
 from tests.control.fake_engine import (
@@ -173,6 +174,18 @@ async def test_names_and_addresses_of_ranks_are_taken_until_they_leave() -> None
         assert fleet.namesakes(NodeSpec(name=rank.name, url=engine.url)) == [rank.name, NAME]
 
 
+async def test_ranks_stay_apart_under_another_name() -> None:
+    async with fake_engine() as engine, running_cluster() as cluster:
+        of_ranks(engine, 2)
+        cluster.add(engine.url)
+        await cluster.ready()
+        heir = ListedEngine(NodeSpec(name=NodeName("m"), url=engine.url))
+        assert cluster.fleet.exchange([NAME], [heir]) == {}
+        assert cluster.fleet.names == ["m-rank-0", "m-rank-1"]
+        assert cluster.service.ready()
+        await eventually(lambda: sorted(nodes(cluster)) == cluster.fleet.names)
+
+
 async def test_an_engine_by_the_address_of_a_rank_keeps_it() -> None:
     async with fake_engine() as engine, running_cluster() as cluster:
         of_ranks(engine, 2)
@@ -195,8 +208,8 @@ async def test_the_engines_name_stands_for_its_ranks() -> None:
         assert fleet.drain(NAME, True)
         assert all(node.draining for node in cluster.scheduler.nodes(cluster.service.now_s()))
         spec = NodeSpec(name=NAME, url=engine.url, zone="a")
-        assert fleet.runs(spec, kv_events="auto", ranks="auto")
-        assert not fleet.runs(spec, kv_events="auto", ranks="off")
+        assert fleet.runs(ListedEngine(spec))
+        assert not fleet.runs(ListedEngine(spec, ranks="off"))
         fleet.respecify(spec)
         fleet.respecify(msgspec.structs.replace(spec, zone="b"))
         assert cluster.node("n-rank-1").zone == "b"

@@ -35,7 +35,7 @@ def _watchful(monkeypatch: pytest.MonkeyPatch) -> None:
 class Rig:
     """A process on a file, and spare engines to put into it."""
 
-    def __init__(self, file: Path, cluster: Cluster, engines: Sequence[RunningEngine]) -> None:
+    def __init__(self, file: Path, cluster: Cluster, engines: list[RunningEngine]) -> None:
         self.file = file
         self.cluster = cluster
         self.engines = engines
@@ -192,6 +192,23 @@ async def test_all_engines_get_other_names_without_one_failed_request(tmp_path: 
         rig.file.write_text(renamed)
         await rig.until_nodes_are("c", "d")
         await traffic.more(20)
+    assert traffic.bad == []
+
+
+async def test_engines_that_swap_addresses_leave_no_request_without_one(tmp_path: Path) -> None:
+    async with (
+        reloading(tmp_path, "a", "b", speed=20.0) as rig,
+        Traffic(rig.cluster).running(8) as traffic,
+    ):
+        await traffic.more(20)
+        before = {name: node["url"] for name, node in (await rig.nodes()).items()}
+        rig.engines.reverse()
+        rig.write("a", "b")
+        await rig.until_reloaded(1)
+        await rig.until_nodes_are("a", "b")
+        after = {name: node["url"] for name, node in (await rig.nodes()).items()}
+        await traffic.more(20)
+    assert after == {"a": before["b"], "b": before["a"]}
     assert traffic.bad == []
 
 

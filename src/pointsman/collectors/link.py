@@ -117,6 +117,14 @@ class NodeLink:
         served = ", ".join(card.name for card in facts.models[:4])
         log.info("engine %s is %s, serves %s", self.spec.name, facts.kind, served)
 
+    def succeed(self, before: "NodeLink") -> None:
+        """Take the place of another link to the same engine: what that has learned of it holds,
+        unless something speaks against it, or it is to serve other models."""
+        if before.facts is None or before.is_watched or before.spec.models != self.spec.models:
+            return
+        self.join()
+        self.describe(before.facts, before.sources, before._page)
+
     def is_another_process(self, page: EngineSignals) -> str:
         """Evidence that `page` is of another process than the last one; else empty."""
         return "" if self._page is None else restart_evidence(self._page, page)

@@ -2,7 +2,8 @@
 
 Reading order: service (one `Scheduler` on the loop's thread, the gateway's `Placer`), watcher
 (who is told of the nodes), counters, fleet (all nodes: health, facts, load and cache events of
-each by a collector), listed (a configured engine, and its nodes), api and api_types (the admin
+each by a collector), listed (a configured engine, and its nodes), leaving (what an engine that is
+to leave waits for), api and api_types (the admin
 plane), agents/ (node agents that connect), doctor/ (examines a live cluster, in a process of its
 own).
 

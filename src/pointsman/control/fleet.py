@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from pointsman.collectors.client import EngineClient, new_session
 from pointsman.collectors.event_socket import EventSockets, event_sockets
 from pointsman.collectors.link import NodeLink
 from pointsman.collectors.node import NodeCollector
+from pointsman.control.leaving import see_off, until_described
 from pointsman.control.listed import ListedEngine, Ranks
 from pointsman.control.service import SchedulerService
 from pointsman.control.watcher import NodeWatcher
@@ -26,13 +26,6 @@ from pointsman.core.limits import NODES_MAX
 from pointsman.engines.adapters import EngineKeys
 from pointsman.engines.adapters.address import Door, door_problem, server_of
 from pointsman.telemetry.collector_metrics import CollectorMetrics
-
-SEE_OFF_S = 0.1
-"""Between looks at a node that is to leave once it has nothing to do."""
-
-HEIRS_S_MAX = 60.0
-"""For new nodes to describe themselves before the old ones go: an engine that is still loading
-its model is no successor yet, and one that never comes up must not keep the old ones for ever."""
 
 log = logging.getLogger(__name__)
 
@@ -105,9 +98,7 @@ class Fleet(NodeWatcher):
     ) -> None:
         """Begin to collect from it, or from each of its data-parallel ranks; `api_key` is what it
         asks for, unless the configuration has that. Raises NodeRefused."""
-        listed = ListedEngine(spec, kv_events, ranks)
-        self._add(listed, spec)
-        self._listed[spec.name] = listed
+        self._enlist(ListedEngine(spec, kv_events, ranks))
         if api_key:
             self._keys.add(spec.url, api_key)
 
@@ -117,6 +108,25 @@ class Fleet(NodeWatcher):
         if ending := [task for node in nodes if (task := self._drop(node)) is not None]:
             await asyncio.wait(ending)
         return bool(nodes)
+
+    def exchange(
+        self, leaving: Sequence[NodeName], joining: Sequence[ListedEngine]
+    ) -> dict[NodeName, str]:
+        """Take engines out and others in, in one step: what is known of the engine at an address
+        stays known, so that it serves at once by its new name. Why some are not taken in."""
+        before = [self._links[node] for name in leaving for node in self._nodes_of(name)]
+        known = {link.spec.url: link for link in before}
+        for link in before:
+            self._drop(link.spec.name)
+        refused = {}
+        for listed in joining:
+            try:
+                self._enlist(listed)
+            except NodeRefused as refusal:
+                refused[listed.spec.name] = str(refusal)
+            else:
+                self._take_over(listed, known)
+        return refused
 
     def retire(self, name: NodeName, within_s: float, after: Sequence[NodeName] = ()) -> bool:
         """Drain it once the nodes of `after` can take over, and take it out when nothing of
@@ -134,14 +144,12 @@ class Fleet(NodeWatcher):
     async def until_back(self, name: NodeName, within_s: float) -> None:
         """Wait until an engine that has taken another's place can take its requests, for so long
         at most."""
-        await _until_described([self._links[node] for node in self._nodes_of(name)], within_s)
+        await until_described([self._links[node] for node in self._nodes_of(name)], within_s)
 
-    def runs(self, spec: NodeSpec, *, kv_events: str, ranks: Ranks) -> bool:
+    def runs(self, wanted: ListedEngine) -> bool:
         """Whether an engine of that name is at that address, whatever else is said of it."""
-        listed = self._listed.get(spec.name)
-        if listed is None:
-            return False
-        return (listed.spec.url, listed.kv_events, listed.ranks) == (spec.url, kv_events, ranks)
+        listed = self._listed.get(wanted.spec.name)
+        return listed is not None and listed.is_at(wanted)
 
     def stay(self, name: NodeName) -> None:
         """Take back that it is to leave."""
@@ -261,7 +269,9 @@ class Fleet(NodeWatcher):
                 link.probe_soon.set()
 
     def left(self, effect: Left) -> None:
-        self._by_id.pop(effect.node_id, None)
+        link = self._by_id.pop(effect.node_id, None)
+        if link is not None and link.node_id == effect.node_id:
+            link.node_id = None  # another one has its name
 
     def placed(self, node_id: NodeId) -> None:
         link = self._by_id.get(node_id)
@@ -313,6 +323,19 @@ class Fleet(NodeWatcher):
 
     def _drains(self, name: NodeName) -> bool:
         return all(self._links[node].draining for node in self._nodes_of(name))
+
+    def _take_over(self, listed: ListedEngine, known: Mapping[str, NodeLink]) -> None:
+        """Go by what is known of the nodes behind its address."""
+        if listed.may_be_divided:
+            self._divide(listed, listed.count_ranks(known))
+        for spec in listed.nodes:
+            if spec.url in known and spec.name in self._links:
+                self._links[spec.name].succeed(known[spec.url])
+
+    def _enlist(self, listed: ListedEngine) -> None:
+        """Raises NodeRefused."""
+        self._add(listed, listed.spec)
+        self._listed[listed.spec.name] = listed
 
     def _add(self, listed: ListedEngine, spec: NodeSpec) -> NodeLink:
         """Raises NodeRefused."""
@@ -372,21 +395,6 @@ class Fleet(NodeWatcher):
         self._tasks[link.spec.name] = self._runtime.tasks.create_task(collector.run())
 
     async def _see_off(self, link: NodeLink, within_s: float, heirs: Iterable[NodeLink]) -> None:
-        """Wait until nothing runs on the node, then take it out."""
-        await _until_described(heirs, HEIRS_S_MAX)
-        link.drain(True)
-        try:
-            async with asyncio.timeout(within_s):
-                while self._service.inflight_on(link.node_id):  # noqa: ASYNC110 - settlements tell nobody
-                    await asyncio.sleep(SEE_OFF_S)
-        except TimeoutError:
-            log.warning("engine %s leaves with requests of ours on it", link.spec.name)
+        await see_off(link, self._service, within_s, heirs)
         await self.remove(link.spec.name)
         log.info("engine %s is gone", link.spec.name)
-
-
-async def _until_described(links: Iterable[NodeLink], within_s: float) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(within_s):
-            for link in links:
-                await link.described.wait()

@@ -4,7 +4,8 @@ Mostly that is one node. A server of several data-parallel ranks has a scheduler
 each, so each is a node, once they are found; the engine's name then stands for all of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from itertools import count
 from typing import Literal
 
 import msgspec
@@ -37,6 +38,17 @@ class ListedEngine(msgspec.Struct):
         if not self.divided_into:
             return (self.spec,)
         return [self._rank(number) for number in range(self.divided_into)]
+
+    def is_at(self, other: "ListedEngine") -> bool:
+        """Whether both are one address, asked for the same."""
+        one, another = (
+            (listed.spec.url, listed.kv_events, listed.ranks) for listed in (self, other)
+        )
+        return one == another
+
+    def count_ranks(self, urls: Container[str]) -> int:
+        """How many of its ranks are among them, from the first one on."""
+        return next(number for number in count() if self._rank(number).url not in urls)
 
     def _rank(self, number: int) -> NodeSpec:
         name = NodeName(f"{self.spec.name}-rank-{number}")
