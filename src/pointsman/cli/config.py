@@ -1,8 +1,8 @@
 """The configuration: every field with its unit, default and what it trades.
 
 The descriptions are the reference: `pointsman init` writes them into its example, and
-docs/CONFIGURATION.md is made of them, so that they cannot differ. `config_bounds` has the
-sections that bound time, memory and failures. `config_file` reads a file into these structs.
+docs/CONFIGURATION.md is made of them, so that they cannot differ. The larger sections have files
+of their own (`config_*`). `config_file` reads a file into these structs.
 """
 
 from typing import Annotated, Literal
@@ -12,15 +12,7 @@ from msgspec import Meta
 
 from pointsman.cli.config_admission import Admission
 from pointsman.cli.config_agents import Agents
-from pointsman.cli.config_bounds import (
-    HotPrefixes,
-    Limits,
-    MarginalCost,
-    Retries,
-    RetryGuard,
-    Timeouts,
-    WarmUp,
-)
+from pointsman.cli.config_bounds import Limits, Retries, RetryGuard, Timeouts
 from pointsman.cli.config_checks import (
     hash_problem,
     network_problem,
@@ -28,6 +20,7 @@ from pointsman.cli.config_checks import (
     policy_problem,
 )
 from pointsman.cli.config_health import Health
+from pointsman.cli.config_placing import HotPrefixes, MarginalCost, WarmUp
 from pointsman.cli.yaml_reader import checked_by
 from pointsman.control.listed import Ranks
 from pointsman.core import limits

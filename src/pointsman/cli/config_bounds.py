@@ -1,4 +1,4 @@
-"""Bounds in the configuration: on time, on memory, on failures.
+"""Bounds in the configuration: on time, on memory, on attempts.
 
 Defaults are those of the parts that go by them; each description says what a value trades.
 """
@@ -24,8 +24,6 @@ Count = Annotated[int, Meta(ge=1, le=1_000)]
 _STAGES = rules.Timeouts()
 _RETRIES = rules.RetryRules()
 _GUARD = rules.GuardRules()
-_HOT = rules.HotPrefixRules()
-_WEIGHTS = rules.CostWeights()
 _GATEWAY = GatewayOptions()
 
 
@@ -198,29 +196,6 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = _GATEWAY.idle_max
 
 
-class WarmUp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an engine computes before it gets requests, when it is new or returns."""
-
-    prefixes: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=64,
-            description="So many of the hottest prompt beginnings that it lacks; 0 is off. Real "
-            "requests that begin so are replayed to it for one token, so one body for each is kept "
-            "in memory: of /v1/chat/completions and /v1/completions, without headers, never "
-            "written anywhere.",
-        ),
-    ] = 0
-    bytes_max: Annotated[
-        int,
-        Meta(ge=1_024, le=1 << 30, description="Bytes of those bodies; longer ones are not kept."),
-    ] = _GATEWAY.warm_up_bytes_max
-    within_s: Annotated[
-        Seconds, Meta(description="Seconds that it may take; then the engine gets requests, cold.")
-    ] = rules.WarmUpRules().within_s
-
-
 class Retries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How often a request that failed before its first byte is tried again, elsewhere."""
 
@@ -330,41 +305,3 @@ class RetryGuard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "told to wait; it is for repeats that differ a little each time."
         ),
     ] = _GUARD.growth
-
-
-class HotPrefixes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When a prompt beginning that many share is computed on one more engine."""
-
-    memory_s: Annotated[
-        Annotated[float, Meta(ge=1, le=3_600)],
-        Meta(
-            description="Seconds for which a request counts in what is asked for. Less follows a "
-            "sudden change sooner, more ignores it."
-        ),
-    ] = _HOT.memory_s
-    holders_slack: Annotated[
-        Annotated[float, Meta(ge=0, le=100)],
-        Meta(
-            description="Times its share of the requests, that a prefix may have of the engines. "
-            "More copies spread it over more engines, and take more of their caches; 0 makes none."
-        ),
-    ] = _HOT.holders_slack
-
-
-class MarginalCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the policy of that name weighs against what."""
-
-    first_token_weight: Annotated[
-        Annotated[float, Meta(gt=0, le=100)],
-        Meta(
-            description="What a second before the first token counts beside a second of the rest. "
-            "More lets answers begin sooner and end later; batch work wants 1."
-        ),
-    ] = _WEIGHTS.first_token_weight
-    urgent_imposes: Annotated[
-        Annotated[float, Meta(ge=0, le=1)],
-        Meta(
-            description="Of the delay that a request imposes on others, what counts if it is more "
-            "urgent than normal. Less lets the urgent begin sooner at the expense of others."
-        ),
-    ] = _WEIGHTS.urgent_imposes

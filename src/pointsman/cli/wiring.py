@@ -1,6 +1,7 @@
 """From a configuration to what each part goes by."""
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 import msgspec
 
@@ -29,6 +30,8 @@ from pointsman.gateway import ApiKey, key_digest
 from pointsman.gateway.options import GatewayOptions
 from pointsman.wire.priority import named_priority
 
+Fields = TypeVar("Fields", bound=msgspec.Struct)
+
 
 def scheduler_options(config: Config) -> SchedulerOptions:
     return SchedulerOptions(
@@ -36,43 +39,26 @@ def scheduler_options(config: Config) -> SchedulerOptions:
         queue_length_max=config.limits.queue_length_max,
         hold_s=config.timeouts.queue_s,
         reservation_s=config.timeouts.reservation_s,
-        health=health_rules(config),
-        retries=retry_rules(config),
-        retry_guard=guard_rules(config),
-        warm_up=WarmUpRules(prefixes=config.warm_up.prefixes, within_s=config.warm_up.within_s),
-        admission=admission_rules(config),
-        hot_prefixes=HotPrefixRules(**msgspec.structs.asdict(config.hot_prefixes)),
-        marginal_cost=CostWeights(**msgspec.structs.asdict(config.marginal_cost)),
+        health=_taken_from(config.health, HealthRules),
+        retries=_taken_from(config.retries, RetryRules),
+        retry_guard=_taken_from(config.retry_guard, GuardRules),
+        warm_up=_taken_from(config.warm_up, WarmUpRules),
+        admission=_admission_rules(config),
+        hot_prefixes=_taken_from(config.hot_prefixes, HotPrefixRules),
+        marginal_cost=_taken_from(config.marginal_cost, CostWeights),
         preemption=Preemption(config.retries.preemption),
         index_bytes_max=config.limits.index_bytes_max,
     )
 
 
-def retry_rules(config: Config) -> RetryRules:
-    """For the scheduler and for each exchange: both count."""
-    retries = config.retries
-    return RetryRules(
-        attempts_max=retries.attempts_max,
-        busy_attempts_max=retries.busy_attempts_max,
-        recalls_max=retries.recalls_max,
-        budget_ratio=retries.budget_ratio,
-        budget_min=retries.budget_min,
-    )
+def _taken_from(section: msgspec.Struct, kind: type[Fields]) -> Fields:
+    """The rules that have the names and the meaning of a section's fields, or of some of them."""
+    return kind(**{field: getattr(section, field) for field in kind.__struct_fields__})
 
 
-def admission_rules(config: Config) -> AdmissionRules:
+def _admission_rules(config: Config) -> AdmissionRules:
     fields = msgspec.structs.asdict(config.admission)
     return AdmissionRules(**{**fields, "order": QueueOrder(config.admission.order)})
-
-
-def health_rules(config: Config) -> HealthRules:
-    """What of that section the scheduler goes by; how often engines are looked at is `cadence`."""
-    fields = HealthRules.__struct_fields__
-    return HealthRules(**{field: getattr(config.health, field) for field in fields})
-
-
-def guard_rules(config: Config) -> GuardRules:
-    return GuardRules(**msgspec.structs.asdict(config.retry_guard))
 
 
 def cadence(config: Config) -> Cadence:
@@ -116,13 +102,8 @@ def gateway_options(config: Config) -> GatewayOptions:
         keep_alive_s=timeouts.keep_alive_s,
         idle_s=timeouts.engine_idle_s,
         idle_max=limits.engine_connections_idle_max,
-        retries=retry_rules(config),
-        timeouts=Timeouts(
-            connect_s=timeouts.connect_s,
-            first_byte_s=timeouts.first_byte_s,
-            idle_s=timeouts.idle_s,
-            total_s=timeouts.total_s,
-        ),
+        retries=_taken_from(config.retries, RetryRules),
+        timeouts=_taken_from(timeouts, Timeouts),
         cors_origins=listen.cors_origins,
         keys=api_keys(config),
         trusted_proxies=listen.trusted_proxies,

@@ -31,23 +31,31 @@ async def compare(
     seen = []
     for endpoint, word, fields in _BODIES:
         body = msgspec.json.encode({"model": model, **fields})
-        ours, trouble = None, ""
-        if tokenizer is not None:
-            try:
-                encoded = await asyncio.to_thread(tokenizer.tokens, endpoint, body)
-                ours = tuple(encoded.tokens)
-            except Inexact as inexact:
-                if inexact.cause is Fallback.OPTIONS:
-                    continue  # configured without a chat template
-                trouble = str(inexact)
+        ours, theirs, trouble = None, None, ""
+        try:
+            ours = await _encoded(tokenizer, endpoint, body)
+        except Inexact as inexact:
+            if inexact.cause is Fallback.OPTIONS:
+                continue  # configured without a chat template
+            trouble = str(inexact)
         try:
             theirs = await _asked(client, question_of(ModelName(model), endpoint, body))
         except EngineTrouble as error:
-            theirs, trouble = None, trouble or str(error)
+            trouble = trouble or str(error)
         seen.append(
             TokensSeen(model=model, endpoint=word, ours=ours, theirs=theirs, trouble=trouble)
         )
     return tuple(seen)
+
+
+async def _encoded(
+    tokenizer: ModelTokenizer | None, endpoint: Endpoint, body: bytes
+) -> tuple[int, ...] | None:
+    """Our ids; None without a tokenizer. Raises Inexact."""
+    if tokenizer is None:
+        return None
+    encoded = await asyncio.to_thread(tokenizer.tokens, endpoint, body)
+    return tuple(encoded.tokens)
 
 
 class _Ids(msgspec.Struct, frozen=True):
