@@ -199,6 +199,7 @@ def test_the_outcome_tells_times_and_tokens() -> None:
         output_tokens=5,
         cached_tokens=8,
         streamed_tokens=6,
+        first_tokens=2,
     )
     assert outcome is one.outcome
     assert one.ended_s == 110.0
@@ -212,6 +213,7 @@ def test_the_outcome_tells_times_and_tokens() -> None:
         output_tokens=5,
         cached_tokens=8,
         streamed_tokens=6,
+        first_tokens=2,
         status=200,
     )
 

@@ -47,6 +47,21 @@ def test_a_streamed_answer_tells_prefill_and_decode_apart() -> None:
     assert speeds.step_s + speeds.sequence_s == pytest.approx(0.01, rel=0.15)
 
 
+@pytest.mark.parametrize("together", [1, 40, 99, 100])
+def test_tokens_that_come_together_were_not_decoded_in_no_time(together: int) -> None:
+    """A loop that is busy, or a proxy that buffers, hands on many at once."""
+    driver = driver_with_node(learned=False)
+    for n in range(60):
+        first = together if n % 2 else 1
+        serve(
+            driver, f"r{n}", ttft_s=0.5 + 0.01 * (first - 1), decode_s=0.01 * (100 - first) + 1e-5,
+            output_tokens=100, streamed_tokens=100, first_tokens=first,
+            prompt_tokens=1_000, cached_tokens=0,
+        )  # fmt: skip
+    (view,) = driver.scheduler.nodes(driver.now_s)
+    assert view.speeds.step_s + view.speeds.sequence_s == pytest.approx(0.01, rel=0.3)
+
+
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_a_whole_answer_scales_both_by_what_the_sum_was_off(factor: float) -> None:
     driver = driver_with_node()

@@ -37,6 +37,16 @@ async def test_split_characters_arrive_as_they_were() -> None:
         assert it.placer.outcomes[0].streamed_tokens == 1
 
 
+@pytest.mark.parametrize("together", [1, 3, 5])
+async def test_what_came_with_the_first_byte_is_told(together: int) -> None:
+    event = b'data: {"choices":[{"text":"a"}]}\n\n'
+    later = [event] * (5 - together)
+    async with rig(pieces(together * event, *later, DONE)) as it:
+        await it.ask(post(body=STREAM))
+        outcome = it.placer.outcomes[0]
+        assert (outcome.streamed_tokens, outcome.first_tokens) == (5, together)
+
+
 async def test_a_usage_event_cut_in_two_is_still_read() -> None:
     async with rig(pieces(b'data: {"choices":[]}\n\n', USAGE[:40], USAGE[40:], DONE)) as it:
         answer = await it.ask(post(body=STREAM))

@@ -190,6 +190,7 @@ class Exchange:
         output_tokens: int | None = None,
         cached_tokens: int | None = None,
         streamed_tokens: int = 0,
+        first_tokens: int = 0,
         response_id: str = "",
     ) -> Outcome:
         """The request is over. Fields as in `Outcome`."""
@@ -204,6 +205,7 @@ class Exchange:
             output_tokens=output_tokens,
             cached_tokens=cached_tokens,
             streamed_tokens=streamed_tokens,
+            first_tokens=first_tokens,
             status=status,
             response_id=response_id,
         )

@@ -162,11 +162,17 @@ def learn(
         output = outcome.streamed_tokens
     if output > 0:
         lengths.observe(request.model, request.tenant, output)
-    if outcome.streamed:
+    if outcome.streamed and not _came_at_once(outcome):
         _learn_from_stream(flight, outcome, output)
     else:
         _learn_from_whole(flight, outcome, output)
     node.calibration.confirmed(now_s)
+
+
+def _came_at_once(outcome: Outcome) -> bool:
+    """Whether most of a stream came with its first byte: a proxy has held it back, or this process
+    had no time to read. It seems to be decoded in no time."""
+    return 2 * outcome.first_tokens > max(outcome.streamed_tokens, 2)
 
 
 def _learn_from_stream(flight: Flight, outcome: Outcome, output_tokens: int) -> None:
@@ -175,7 +181,14 @@ def _learn_from_stream(flight: Flight, outcome: Outcome, output_tokens: int) -> 
         _observe_prefill(flight, outcome, outcome.ttft_s)
     if outcome.decode_s is not None and output_tokens > 1:
         decode_s = max(outcome.decode_s - flight.stalled_s, _DECODED_MIN * outcome.decode_s)
-        _observe_decode(flight, decode_s / (output_tokens - 1))
+        _observe_decode(flight, decode_s / _decoded_tokens(outcome, output_tokens))
+
+
+def _decoded_tokens(outcome: Outcome, output_tokens: int) -> float:
+    """How many were decoded after the first byte, which may have come with several."""
+    if outcome.first_tokens < 2:
+        return output_tokens - 1
+    return output_tokens * (1 - outcome.first_tokens / outcome.streamed_tokens)
 
 
 def _learn_from_whole(flight: Flight, outcome: Outcome, output_tokens: int) -> None:

@@ -100,9 +100,10 @@ class Outcome(Value):
     """What came of a placed request, reported once when it settles.
 
     Token counts are the engine's own (`usage`), None where it gave none; `streamed_tokens`
-    is what the relay counted. `ttft_s` runs from dispatch to the node to the answer's first
-    body byte, `decode_s` from there to the end. `response_id` names the answer where the engine
-    keeps it (the Responses API), else it is empty.
+    is what the relay counted, `first_tokens` those of them that came with the first byte.
+    `ttft_s` runs from dispatch to the node to the answer's first body byte, `decode_s` from
+    there to the end. `response_id` names the answer where the engine keeps it (the Responses
+    API), else it is empty.
     """
 
     __match_args__ = (
@@ -114,6 +115,7 @@ class Outcome(Value):
         "output_tokens",
         "cached_tokens",
         "streamed_tokens",
+        "first_tokens",
         "status",
         "response_id",
     )
@@ -130,6 +132,7 @@ class Outcome(Value):
         output_tokens: int | None = None,
         cached_tokens: int | None = None,
         streamed_tokens: int = 0,
+        first_tokens: int = 0,
         status: int | None = None,
         response_id: str = "",
     ) -> None:
@@ -141,5 +144,6 @@ class Outcome(Value):
         self.output_tokens: Final = output_tokens
         self.cached_tokens: Final = cached_tokens
         self.streamed_tokens: Final = streamed_tokens
+        self.first_tokens: Final = first_tokens
         self.status: Final = status
         self.response_id: Final = response_id

@@ -26,6 +26,7 @@ def ended(
         output_tokens=None if usage is None else usage.completion_tokens,
         cached_tokens=None if usage is None else usage.cached_tokens,
         streamed_tokens=0 if scanner is None else scanner.events,
+        first_tokens=0 if relay is None else relay.first_events,
         response_id=said.response_id,
     )
 

@@ -44,6 +44,7 @@ class Relay:
         self.is_stream = False
         self.scanner: SseScanner | None = None
         self.bytes_out = 0
+        self.first_events = 0  # that came together, before any other
         self._kept: list[bytes] | None = None
         self._kept_bytes = 0
         self._last = b"\n\n"
@@ -115,6 +116,8 @@ class Relay:
         self.bytes_out += len(body)
         if self.scanner is not None:
             self.scanner.feed(body)
+            if not self.first_events:
+                self.first_events = self.scanner.events
             self._last = body
         elif self._kept is not None:
             self._kept_bytes += len(body)
