@@ -140,7 +140,8 @@ class Cluster:
         self.decisions = DecisionRing()
         self.scheduler = Scheduler(SchedulerOptions(policy="round_robin"))
         self.service = SchedulerService(self.scheduler, decisions=self.decisions)
-        self.fleet = Fleet(self.service, CollectorMetrics(self.registry), cadence=HURRIED)
+        self.metrics = CollectorMetrics(self.registry)
+        self.fleet = Fleet(self.service, self.metrics, cadence=HURRIED)
 
     def add(
         self,

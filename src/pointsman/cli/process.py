@@ -87,10 +87,11 @@ class Process:
             self.registry, lambda: {card.name for card in scheduler.models()}
         )
         self.service = SchedulerService(scheduler, decisions=self.decisions, observer=self._metrics)
+        self._node_metrics = CollectorMetrics(self.registry)
         self._engine_keys = EngineKeys(engine_keys(config.engines))
         self.fleet = Fleet(
             self.service,
-            CollectorMetrics(self.registry),
+            self._node_metrics,
             cadence=cadence(config),
             keys=self._engine_keys,
         )
@@ -263,7 +264,7 @@ class Process:
             decisions=self.decisions,
             registry=self.registry,
             would_ask=partial(would_ask, tokenizer=tokenizer, models=self.service.scheduler.models),
-            before_scrape=lambda: self._metrics.refresh_labels(self.fleet.names),
+            before_scrape=self._end_series,
             gateway_state=gateway.state,
             key_states=gateway.key_states,
             configuration=self.reloader,
@@ -279,6 +280,12 @@ class Process:
         with _explained("--admin-port", admin.host, admin.port):
             await web.TCPSite(runner, admin.host, admin.port).start()
         self.admin_port = int(runner.addresses[0][1])
+
+    def _end_series(self) -> None:
+        """Before they are read: of nodes that are gone."""
+        names = self.fleet.names
+        self._metrics.refresh_labels(names)
+        self._node_metrics.keep(frozenset(names))
 
 
 class _CountedAndLogged:

@@ -364,9 +364,9 @@ class Fleet(NodeWatcher):
     def _drop(self, name: NodeName) -> asyncio.Task[None] | None:
         """Take out a node. Returns the task that ends with it."""
         link = self._links.pop(name)
-        server = server_of(link.spec.url)
-        if all(server_of(other.spec.url) != server for other in self._links.values()):
-            self._keys.drop(link.spec.url)
+        server, others = server_of(link.spec.url), self._links.values()
+        if self._keys.has_added(server) and all(server_of(o.spec.url) != server for o in others):
+            self._keys.drop(server)
         engine = self._listed[self._holders[name]].spec
         if name != engine.name:  # a rank
             self._let_go(link.spec)
@@ -376,7 +376,6 @@ class Fleet(NodeWatcher):
         retiring = self._retiring.pop(name, None)
         if retiring is not None and retiring is not asyncio.current_task():
             retiring.cancel()
-        self._metrics.keep(self._links)
         task = self._tasks.pop(name, None)
         if task is not None:
             task.cancel()

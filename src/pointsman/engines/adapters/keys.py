@@ -35,6 +35,9 @@ class EngineKeys:
         """The key of an engine that no configuration names, until it is dropped."""
         self._added[_server(url)] = f"Bearer {key}"
 
+    def has_added(self, url: str) -> bool:
+        return _server(url) in self._added
+
     def drop(self, url: str) -> None:
         self._added.pop(_server(url), None)
 
