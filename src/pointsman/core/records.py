@@ -10,6 +10,7 @@ from pointsman.core.decision import Decision, Exclusion, Prospect, Ruling
 from pointsman.core.flight import Flight
 from pointsman.core.limits import DECISION_ROWS_MAX
 from pointsman.core.placement import Attempt, Choice, Hold, Refusal, Route
+from pointsman.core.request import Request
 from pointsman.core.row import Row
 from pointsman.core.scheme import Unit
 
@@ -41,7 +42,7 @@ def decision(
     excluded: Sequence[Exclusion] = ()
     if route.looked and route.candidate_count < len(cluster):
         excluded = exclusions(cluster, request, avoided, demand.context_tokens, rows_max)
-    return Decision(
+    return Decision(  # by place, 0.6 us: by nineteen names it takes 7
         request.id,
         request.model,
         at_s,
@@ -58,7 +59,7 @@ def decision(
         ties,
         tuple(rows[:rows_max]),
         tuple(excluded),
-        _BYTES if request.prompt.token_count is None else _TOKENS,
+        _unit(request),
         load,
         prospect,
     )
@@ -75,24 +76,28 @@ def compensation(flight: Flight, why: str, now_s: float) -> Decision:
     """The record of a compensation: what was foreseen, and what has come of it."""
     request, demand = flight.request, flight.demand
     return Decision(
-        request.id,
-        request.model,
-        now_s,
-        Ruling.COMPENSATED,
-        "",
-        why,
-        flight.node.name,
-        flight.attempt.number,
-        demand.prompt_tokens,
-        demand.output_tokens,
-        flight.predicted.hit_tokens,
-        flight.placed_s - flight.attempt.arrived_s,
-        0,
-        0,
-        (),
-        (),
-        _BYTES if request.prompt.token_count is None else _TOKENS,
+        request_id=request.id,
+        model=request.model,
+        at_s=now_s,
+        ruling=Ruling.COMPENSATED,
+        policy="",
+        why=why,
+        node=flight.node.name,
+        attempt=flight.attempt.number,
+        prompt_tokens=demand.prompt_tokens,
+        output_tokens_expected=demand.output_tokens,
+        hit_tokens=flight.predicted.hit_tokens,
+        queued_s=flight.placed_s - flight.attempt.arrived_s,
+        candidate_count=0,
+        tie_count=0,
+        candidates=(),
+        excluded=(),
+        prompt_unit=_unit(request),
     )
+
+
+def _unit(request: Request) -> Unit:
+    return _BYTES if request.prompt.token_count is None else _TOKENS
 
 
 def _before_equals(chosen: Row, rows: list[Row]) -> list[Row]:
