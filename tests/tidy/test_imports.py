@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
 
@@ -135,6 +136,15 @@ def test_the_reading_order_is_complete() -> None:
     )
 
 
+def test_each_package_says_what_is_in_it() -> None:
+    """Its docstring names its files, if it has a reading order; `config_*` are several."""
+    expect_none(
+        f"{name_of(path)}: not in the reading order of its package's docstring"
+        for path in python_files()
+        if path.name != "__init__.py" and not _is_told_of(path)
+    )
+
+
 def test_no_import_cycles() -> None:
     graph = {module_name(path): set(_modules_imported(path)) for path in python_files()}
     found = _cycle(graph)
@@ -175,6 +185,12 @@ def reading_order() -> list[str]:
     order = re.findall(r"^    ([a-z_]+)/? ", docstring, re.MULTILINE)
     assert len(order) == len(set(order)) > 1, order
     return order
+
+
+def _is_told_of(path: Path) -> bool:
+    docstring = ast.get_docstring(tree(path.parent / "__init__.py")) or ""
+    names = re.findall(r"[a-z_]+\*?", docstring)
+    return "eading order" not in docstring or any(fnmatch(path.stem, name) for name in names)
 
 
 def _packages_imported(path: Path) -> Iterator[tuple[int, str]]:

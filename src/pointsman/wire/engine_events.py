@@ -149,7 +149,7 @@ class _TypeRow(_TypeMap, array_like=True, frozen=True, gc=False):
 
 
 def _decode_any_shape(payload: bytes) -> EventBatch:
-    """CacheChange by event: older encodings, unknown types, and the place of what is malformed."""
+    """Event by event: older encodings, unknown types, and the place of what is malformed."""
     try:
         batch = (_decode_raw_map if _is_map(payload) else _decode_raw)(payload)
     except (msgspec.DecodeError, RecursionError) as error:
