@@ -22,6 +22,7 @@ from yarl import URL
 from pointsman.agent.queue import FrontQueue, Ticket, lane_of
 from pointsman.core.errors import ANSWERS, Reason
 from pointsman.core.limits import PRIORITY_NORMAL
+from pointsman.decoding import decoded_or_none
 from pointsman.engines.adapters import EngineKeys
 from pointsman.engines.adapters.address import server_of
 from pointsman.wire.endpoints import endpoint_of
@@ -269,9 +270,8 @@ def _priority(request: web.BaseRequest, body: bytearray) -> int:
     engines = read_engines_priority(headers.get(ENGINES_HEADER, ""))
     if engines is not None:
         return clamped(-engines)
-    try:
-        said = _urgency(body)
-    except (msgspec.DecodeError, RecursionError):
+    said = decoded_or_none(_urgency, body)
+    if said is None:
         return PRIORITY_NORMAL
     return body_priority(said.priority, said.service_tier)
 

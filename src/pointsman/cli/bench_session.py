@@ -11,6 +11,7 @@ import msgspec
 
 from pointsman.cli.messages import unknown_name
 from pointsman.cli.signals import on_signals
+from pointsman.decoding import decoded_or_none
 from pointsman.loadgen.client import ClientLimits, LoadClient, Target
 from pointsman.loadgen.runner import Endpoint, LoadOptions, LoadRun
 from pointsman.report.run import Load, Run, Workload
@@ -160,15 +161,12 @@ async def _first_model(plan: Plan) -> str:
     where = f"{plan.target.authority}{plan.target.base_path}/v1/models"
     if status == 401:
         raise SessionError(f"{where} answers 401. Remedy: give --api-key, or POINTSMAN_API_KEY.")
-    try:
-        models = msgspec.json.decode(body, type=_Models).data
-    except (msgspec.DecodeError, RecursionError):
-        models = []
-    if not models:
+    listed = decoded_or_none(msgspec.json.Decoder(_Models).decode, body)
+    if listed is None or not listed.data:
         raise SessionError(
             f"{where} lists no model. Remedy: give the URL of an OpenAI-compatible API, or --model."
         )
-    return models[0].id
+    return listed.data[0].id
 
 
 @asynccontextmanager
@@ -184,13 +182,12 @@ async def _policy_put_back(admin: LoadClient, wanted: Sequence[str]) -> AsyncIte
 async def _policy_in_force(admin: LoadClient, wanted: Sequence[str]) -> str:
     """The policy there is. Raises UnknownPolicyError if there is none of a name in `wanted`."""
     status, body = await _ask_admin(admin, "GET", b"")
-    try:
-        found = msgspec.json.decode(body, type=_Policy)
-    except (msgspec.DecodeError, RecursionError):
+    found = decoded_or_none(msgspec.json.Decoder(_Policy).decode, body)
+    if found is None:
         raise SessionError(
             f"{admin.target.authority}{POLICY_PATH} answers {status} and no policy. "
             "Remedy: --admin-url must name the admin port of Pointsman (by default 8081)."
-        ) from None
+        )
     for name in wanted:
         if found.policies and name not in found.policies:
             raise UnknownPolicyError(f"--policy: {unknown_name(name, found.policies)}")

@@ -15,6 +15,7 @@ from pointsman.cli.shared_options import ADMIN_URL, admin_url_option, http_url
 from pointsman.core.decision import Decision, Ineligible
 from pointsman.core.row import Row
 from pointsman.core.scheme import Unit
+from pointsman.decoding import Undecodable, decoded, decoded_or_none
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -151,8 +152,8 @@ def _ask(url: str, into: type[T], body: bytes | None = None) -> T:
     request = urllib.request.Request(url, data=body)  # noqa: S310 - the user's own URL
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:  # noqa: S310
-            return msgspec.json.decode(reply.read(), type=into, dec_hook=_row)
-    except (msgspec.DecodeError, RecursionError):
+            return decoded(msgspec.json.Decoder(into, dec_hook=_row).decode, reply.read())
+    except Undecodable:
         fail(f"{url} answers as no admin plane does (by default it is at {ADMIN_URL})")
     except urllib.error.HTTPError as refusal:
         problem = _problem(refusal.read(), refusal.code)
@@ -171,10 +172,8 @@ def _row(_kind: type[Row], told: dict[str, Any]) -> Row:
 
 
 def _problem(body: bytes, status: int) -> _Problem:
-    try:
-        return msgspec.json.decode(body, type=_Refusal).error
-    except (msgspec.DecodeError, RecursionError):
-        return _Problem(f"the admin plane answers {status}")
+    refusal = decoded_or_none(msgspec.json.Decoder(_Refusal).decode, body)
+    return refusal.error if refusal else _Problem(f"the admin plane answers {status}")
 
 
 # --- for people ---------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from pointsman.core.policies import catalog
 from pointsman.core.request import Request
 from pointsman.core.row import Row
 from pointsman.core.views import HOT_PREFIXES_SHOWN
+from pointsman.decoding import Undecodable, decoded
 from pointsman.engines.adapters.address import (
     is_address,
     is_loopback,
@@ -313,8 +314,8 @@ def _explained(raw: bytes) -> tuple[str, Mapping[str, str], bytes]:
 
 def _decode(body: bytes, into: type[T]) -> T:
     try:
-        return msgspec.json.decode(body, type=into)
-    except (msgspec.DecodeError, RecursionError) as error:
+        return decoded(msgspec.json.Decoder(into).decode, body)
+    except Undecodable as error:
         raise _Problem(400, f"The body cannot be used: {error}.") from None
 
 

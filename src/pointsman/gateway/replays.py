@@ -16,6 +16,7 @@ from msgspec import Raw
 from pointsman.core.blocks import Prompt
 from pointsman.core.events import WarmUp
 from pointsman.core.ids import NodeId
+from pointsman.decoding import Undecodable, decoded
 from pointsman.gateway.observer import ReplayResult
 from pointsman.gateway.pools import Dial, Pools
 from pointsman.gateway.samples import Sample, Samples
@@ -87,7 +88,7 @@ class Replays:
         """The status that is answered; 0 if there is no answer."""
         try:
             replay = _Replay(pool, sample, self._now_s)
-        except msgspec.DecodeError:  # a field's name that is none
+        except Undecodable:  # a field's name that is none
             return HTTPStatus.BAD_REQUEST
         try:
             upstream = pool.take(self._now_s())
@@ -113,7 +114,7 @@ class _Replay:
     _upstream: UpstreamConnection | None = None
 
     def __init__(self, pool: NodePool, sample: Sample, now_s: Callable[[], float]) -> None:
-        """Raises msgspec.DecodeError."""
+        """Raises Undecodable."""
         self.done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._pool = pool
         self._target, self._body = sample.target, shortened(sample.body)
@@ -168,8 +169,8 @@ def _result(status: int) -> ReplayResult:
 
 def shortened(body: bytes) -> bytes:
     """The same request for one token, in one piece; all else as it stands, since what is kept was
-    read for the routing's fields only. Raises msgspec.DecodeError."""
-    fields = msgspec.json.decode(body, type=dict[str, Raw])
+    read for the routing's fields only. Raises Undecodable."""
+    fields = decoded(msgspec.json.Decoder(dict[str, Raw]).decode, body)
     for name in _DROPPED:
         fields.pop(name, None)
     return msgspec.json.encode({**fields, "max_tokens": 1, "n": 1})

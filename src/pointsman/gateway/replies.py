@@ -9,6 +9,7 @@ import msgspec
 from pointsman.core.admission.pressure import jittered_s
 from pointsman.core.decision import Prospect
 from pointsman.core.errors import ANSWERS, Reason
+from pointsman.decoding import decoded_or_none
 from pointsman.gateway.heads import RequestHead, status_line
 from pointsman.wire.openai import error_body
 
@@ -85,13 +86,16 @@ def _code(reason: Reason) -> str:
 
 def stream_error_of(body: bytes) -> bytes:
     """An error body as events. What is no JSON of one line is not shown."""
-    try:
-        compact = msgspec.json.encode(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
-        line = compact.translate(None, b"\r\n")
-    except (msgspec.DecodeError, RecursionError):
+    fields = decoded_or_none(_decode_fields, body)
+    if fields is None:
         answer = ANSWERS[Reason.NODE_BROKEN]
         line = error_body(answer.message, answer.type, Reason.NODE_BROKEN.value, None)
+    else:
+        line = msgspec.json.encode(fields).translate(None, b"\r\n")
     return b"data: %b\n\ndata: [DONE]\n\n" % line
+
+
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def render(

@@ -6,6 +6,7 @@ Every event is decoded into a few typed fields (about 1 us with msgspec). Search
 
 import msgspec
 
+from pointsman.decoding import Undecodable, decoded
 from pointsman.loadgen.connection import Exchange
 from pointsman.loadgen.sse import EventReader, EventTooLargeError
 from pointsman.traffic.outcome import DETAIL_LENGTH_MAX, Outcome
@@ -45,8 +46,7 @@ class _Event(msgspec.Struct):
     object: str = ""
 
 
-_events = msgspec.json.Decoder(_Event)
-_UNREADABLE = (msgspec.DecodeError, RecursionError)
+_decode_event = msgspec.json.Decoder(_Event).decode
 
 
 class CompletionExchange(Exchange):
@@ -81,7 +81,7 @@ class CompletionExchange(Exchange):
                     self._take(payload, now_s)
         except EventTooLargeError:
             self.fail(Outcome.BAD_RESPONSE, "event too large")
-        except _UNREADABLE as error:
+        except Undecodable as error:
             self.fail(Outcome.BAD_RESPONSE, "event is not a completion", str(error))
 
     def finish(self, now_s: float) -> None:
@@ -120,7 +120,7 @@ class CompletionExchange(Exchange):
         return (self.last_token_s - self.first_token_s) / (tokens - 1)
 
     def _take(self, payload: bytes, now_s: float) -> None:
-        event = _events.decode(payload)
+        event = decoded(_decode_event, payload)
         if event.usage is not None:
             self.usage = event.usage
         for choice in event.choices or ():
@@ -145,10 +145,10 @@ class CompletionExchange(Exchange):
 
     def _judge_error(self) -> None:
         try:
-            event = _events.decode(bytes(self._body))
+            event = decoded(_decode_event, bytes(self._body))
             error = event.error if bytes(event.error) else msgspec.Raw(bytes(self._body))
             self._note_error(Outcome.HTTP_ERROR, f"{self.status} ", error)
-        except _UNREADABLE:
+        except Undecodable:
             detail = bytes(self._body[: DETAIL_LENGTH_MAX * 4]).decode(errors="replace")
             cause = self.headers.get("x-pointsman-reason", "without a JSON error")
             self.fail(Outcome.HTTP_ERROR, f"{self.status} {cause}", detail[:DETAIL_LENGTH_MAX])
@@ -156,8 +156,8 @@ class CompletionExchange(Exchange):
     def _judge_whole(self) -> None:
         """A server may answer in one piece although a stream was asked for."""
         try:
-            event = _events.decode(bytes(self._body))
-        except _UNREADABLE as error:
+            event = decoded(_decode_event, bytes(self._body))
+        except Undecodable as error:
             kind = self.headers.get("content-type", "no content type")
             self.fail(Outcome.BAD_RESPONSE, f"neither a stream nor JSON: {kind}"[:80], str(error))
             return

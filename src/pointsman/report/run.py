@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from pointsman.decoding import Undecodable, decoded
 from pointsman.report.summary import Summary, summarize_records
 from pointsman.traffic.outcome import RequestRecord
 from pointsman.traffic.request import TrafficSummary
@@ -105,14 +106,14 @@ def encode_runs(runs: tuple[Run, ...]) -> bytes:
 def decode_runs(data: bytes) -> tuple[Run, ...]:
     """Read runs back; summaries are computed, not read. Raises RunFileError."""
     try:
-        schema = msgspec.json.decode(data, type=_SchemaOnly).schema
+        schema = decoded(msgspec.json.Decoder(_SchemaOnly).decode, data).schema
         if schema != SCHEMA:
             raise RunFileError(
                 f"its schema is {schema!r}, not {SCHEMA!r}. Remedy: give a file of this version's "
                 "`pointsman bench --json`; one `pointsman replay` compares policies itself."
             )
-        runs = msgspec.json.decode(data, type=_RunFile).runs
-    except (msgspec.DecodeError, RecursionError) as error:
+        runs = decoded(msgspec.json.Decoder(_RunFile).decode, data).runs
+    except Undecodable as error:
         raise RunFileError(
             f"{error}. Remedy: give a file written by `pointsman bench --json`."
         ) from None

@@ -21,6 +21,7 @@ from typing import Annotated, assert_never
 
 import msgspec
 
+from pointsman.decoding import Undecodable, decoded
 from pointsman.traffic.arrivals import spread_ticks
 from pointsman.traffic.request import BLOCK_TOKENS_MAX, TrafficRequest
 
@@ -149,15 +150,15 @@ def _detect(line: bytes, name: str) -> TraceFormat:
 def _json_requests(
     rows: Iterable[tuple[int, bytes]], name: str, trace_format: TraceFormat
 ) -> Iterator[TrafficRequest]:
-    slices = msgspec.json.Decoder(_SliceRow)
-    mooncake = msgspec.json.Decoder(_MooncakeRow)
+    slices = msgspec.json.Decoder(_SliceRow).decode
+    mooncake = msgspec.json.Decoder(_MooncakeRow).decode
     for number, raw in rows:
         try:
             if trace_format is TraceFormat.SLICE:
-                row = slices.decode(raw)
+                row = decoded(slices, raw)
             else:
-                row = _from_mooncake(mooncake.decode(raw))
-        except (msgspec.DecodeError, RecursionError) as error:
+                row = _from_mooncake(decoded(mooncake, raw))
+        except Undecodable as error:
             raise TraceError(
                 f"{name} line {number}: {error}. Remedy: each line must be one JSON object with "
                 f"{_FIELDS[trace_format]}, as line 1 promises; mend or delete the line."
@@ -224,14 +225,14 @@ def _logged_requests(
     rows: Iterable[tuple[int, bytes]], name: str
 ) -> tuple[list[TrafficRequest], list[str]]:
     """Requests in order of arrival (the log has them in order of their end), and notes."""
-    decoder = msgspec.json.Decoder(_LoggedRow)
+    decode = msgspec.json.Decoder(_LoggedRow).decode
     arrived: list[tuple[datetime, _LoggedRow]] = []
     unknown = cut = 0
     for number, raw in rows:
         try:
-            row = decoder.decode(raw)
+            row = decoded(decode, raw)
             at = row.time - timedelta(milliseconds=row.e2e_ms)
-        except (msgspec.DecodeError, RecursionError, OverflowError) as error:
+        except (Undecodable, OverflowError) as error:
             raise TraceError(
                 f"{name} line {number}: {error}. Remedy: each line must be one of Pointsman's "
                 "access log; mend or delete the line."

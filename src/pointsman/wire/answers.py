@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from pointsman.decoding import decoded_or_none
 from pointsman.wire.usage import Reply, Said, Usage, UsageFields, decode_counted, decode_reply
 
 TOKENS_MAX: Final = 1 << 27
@@ -16,21 +17,11 @@ RESPONSE_ID_MAX: Final = 128
 
 def read_answer(json_body: bytes) -> Said:
     """What an answer that is not streamed says, as far as it can be read."""
-    try:
-        reply = decode_counted(json_body)
-    except msgspec.ValidationError:
-        return _read_uncounted(json_body)
-    except (msgspec.DecodeError, RecursionError):
-        return Said()
-    return _said(reply, None if reply.usage is None else usage_of(reply.usage))
-
-
-def _read_uncounted(json_body: bytes) -> Said:
-    """Of one whose usage is not such."""
-    try:
-        return _said(decode_reply(json_body), None)
-    except (msgspec.DecodeError, RecursionError):
-        return Said()
+    counted = decoded_or_none(decode_counted, json_body)
+    if counted is not None:
+        return _said(counted, None if counted.usage is None else usage_of(counted.usage))
+    reply = decoded_or_none(decode_reply, json_body)  # its usage may not be such
+    return Said() if reply is None else _said(reply, None)
 
 
 def _said(reply: Reply, usage: Usage | None) -> Said:

@@ -20,6 +20,7 @@ from msgspec import Meta
 from pointsman.core.block_set import BUCKETS
 from pointsman.core.events import IndexTrust, NodeFacts, NodeSignals, NodeSpec
 from pointsman.core.ids import HASH_BITS, HASH_CODE, NAME_PATTERN, BlockHash
+from pointsman.decoding import Undecodable, decoded
 
 VERSION: Final = 1
 
@@ -271,8 +272,8 @@ class FrameReader(Generic[F]):
 
     def _frame(self, body: bytes) -> F:
         try:
-            return self._decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return decoded(self._decode, body)
+        except Undecodable as error:
             raise MalformedFrame(str(error)) from None
 
 

@@ -23,6 +23,7 @@ from pointsman.core.cache_events import (
     BlockStored,
     CacheChange,
 )
+from pointsman.decoding import Undecodable, decoded, decoded_or_none
 
 PAYLOAD_BYTES_MAX = 64 * 1024 * 1024
 """A step's events of a 1M-token prompt are about 4 MB; beyond this it is no KV event."""
@@ -79,10 +80,8 @@ def decode_batch(payload: bytes) -> EventBatch:
     if len(payload) > PAYLOAD_BYTES_MAX:
         raise MalformedEvent(f"payload: {len(payload)} bytes, limit {PAYLOAD_BYTES_MAX}")
     for decode in (_decode_maps, _decode_rows):
-        try:
-            return decode(payload).public()
-        except (msgspec.DecodeError, RecursionError):
-            continue
+        if (batch := decoded_or_none(decode, payload)) is not None:
+            return batch.public()
     return _decode_any_shape(payload)
 
 
@@ -151,14 +150,14 @@ class _TypeRow(_TypeMap, array_like=True, frozen=True, gc=False):
 def _decode_any_shape(payload: bytes) -> EventBatch:
     """Event by event: older encodings, unknown types, and the place of what is malformed."""
     try:
-        batch = (_decode_raw_map if _is_map(payload) else _decode_raw)(payload)
-    except (msgspec.DecodeError, RecursionError) as error:
+        batch = decoded(_decode_raw_map if _is_map(payload) else _decode_raw, payload)
+    except Undecodable as error:
         raise MalformedEvent(f"batch: {error}") from None
     events: list[CacheChange] = []
     for index, raw in enumerate(batch.events):
         try:
-            event = _decode_event(bytes(raw))
-        except (msgspec.DecodeError, RecursionError) as error:
+            event = decoded(_decode_event, bytes(raw))
+        except Undecodable as error:
             raise MalformedEvent(f"event {index}: {error}") from None
         if event is not None:
             events.append(event)

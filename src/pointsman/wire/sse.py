@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec import Raw
 
+from pointsman.decoding import decoded_or_none
 from pointsman.wire.answers import over, response_id, usage_of
 from pointsman.wire.sse_events import (
     Frame,
@@ -22,7 +23,6 @@ from pointsman.wire.sse_events import (
     decode_frame,
     decode_inner,
     decode_usage,
-    read,
     stream_error,
 )
 from pointsman.wire.usage import Usage, UsageFields
@@ -126,7 +126,7 @@ class SseScanner:
         if data == b"[DONE]":
             self._events -= 1
             self.done = True
-        elif (frame := read(decode_frame, data)) is not None:
+        elif (frame := decoded_or_none(decode_frame, data)) is not None:
             self._note_usage(frame)
             self._note_end(frame)
             if self.error is None:
@@ -134,15 +134,15 @@ class SseScanner:
 
     def _note_usage(self, frame: Frame) -> None:
         # Anthropic's message_start and the Responses API have it one level down.
-        if (message := read(decode_inner, frame.message)) is not None:
+        if (message := decoded_or_none(decode_inner, frame.message)) is not None:
             self._take_usage(message.usage)
-        if (response := read(decode_inner, frame.response)) is not None:
+        if (response := decoded_or_none(decode_inner, frame.response)) is not None:
             self._take_usage(response.usage)
             self.response_id = response_id(response.id)
         self._take_usage(frame.usage)
 
     def _take_usage(self, raw: Raw) -> None:
-        if (fields := read(decode_usage, raw)) is not None:
+        if (fields := decoded_or_none(decode_usage, raw)) is not None:
             self._usage = over(fields, self._usage)
 
     def _note_end(self, frame: Frame) -> None:

@@ -1,11 +1,11 @@
 """What a single event of a stream says, in any dialect: its values, decoded and read."""
 
-from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
 from msgspec import Raw
 
+from pointsman.decoding import decoded_or_none
 from pointsman.wire.usage import Usage, UsageFields
 
 T = TypeVar("T")
@@ -76,8 +76,9 @@ def stream_error(frame: Frame) -> StreamError | None:
     if not _is_absent(frame.error):
         return _error_of(frame.error)
     if frame.type == "error" or frame.object == "error":
-        return StreamError((read(_decode_text, frame.message) or "")[:ERROR_TEXT_MAX], frame.type)
-    inner = read(decode_inner, frame.response)
+        text = decoded_or_none(_decode_text, frame.message) or ""
+        return StreamError(text[:ERROR_TEXT_MAX], frame.type)
+    inner = decoded_or_none(decode_inner, frame.response)
     if inner is not None and not _is_absent(inner.error):
         return _error_of(inner.error)
     return StreamError("", frame.type) if frame.type == "response.failed" else None
@@ -92,23 +93,15 @@ def aborted(frame: Frame) -> StreamError | None:
 
 
 def _error_of(raw: Raw) -> StreamError:
-    error = read(_decode_error, raw)
+    error = decoded_or_none(_decode_error, raw)
     if error is not None:
         return error.public()
-    text = read(_decode_text, raw) or bytes(raw).decode(errors="replace")
+    text = decoded_or_none(_decode_text, raw) or bytes(raw).decode(errors="replace")
     return StreamError(text[:ERROR_TEXT_MAX])
 
 
 def _is_absent(raw: Raw) -> bool:
     return bytes(raw) in (b"", b"null")
-
-
-def read(decode: Callable[[bytes | Raw], T], data: bytes | Raw) -> T | None:
-    """`data` decoded, or None for what is not of that kind."""
-    try:
-        return decode(data)
-    except (msgspec.DecodeError, RecursionError):
-        return None
 
 
 decode_frame = msgspec.json.Decoder(Frame).decode

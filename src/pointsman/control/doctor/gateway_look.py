@@ -7,6 +7,7 @@ from pointsman.collectors.client import EngineClient
 from pointsman.control.doctor import probes
 from pointsman.control.doctor.engine_look import streamed
 from pointsman.control.doctor.seen import GatewaySeen, ProbeSeen, StateSeen, StreamSeen
+from pointsman.decoding import Undecodable, decoded
 from pointsman.engines.adapters import EngineTrouble
 from pointsman.engines.adapters.model_list import read_model_list
 
@@ -55,6 +56,6 @@ async def look_at_admin(session: aiohttp.ClientSession, url: str) -> StateSeen:
     if reply.status != 200:
         raise EngineTrouble(f"GET /pointsman/v1/state answers {reply.status}")
     try:
-        return msgspec.json.decode(reply.body, type=StateSeen)
-    except (msgspec.DecodeError, RecursionError) as error:
+        return decoded(msgspec.json.Decoder(StateSeen).decode, reply.body)
+    except Undecodable as error:
         raise EngineTrouble(f"GET /pointsman/v1/state is no state of Pointsman: {error}") from None

@@ -10,6 +10,7 @@ import msgspec
 
 from pointsman.collectors.client import ASK_PATH, EngineClient
 from pointsman.control.doctor.seen import ProbeSeen, StreamSeen
+from pointsman.decoding import decoded_or_none
 from pointsman.engines.adapters import EngineTrouble
 from pointsman.wire.answers import read_answer
 from pointsman.wire.sse import SseScanner
@@ -83,13 +84,13 @@ class _Refusal(msgspec.Struct, frozen=True):
     error: _Error = _Error()
 
 
+_decode_refusal = msgspec.json.Decoder(_Refusal).decode
+
+
 def error_of(body: bytes) -> str:
     """An error's message, short enough for a line."""
-    try:
-        message = msgspec.json.decode(body, type=_Refusal).error.message
-    except (msgspec.DecodeError, RecursionError):
-        message = ""
-    return (message or body.decode(errors="replace"))[:200]
+    refusal = decoded_or_none(_decode_refusal, body) or _Refusal()
+    return (refusal.error.message or body.decode(errors="replace"))[:200]
 
 
 async def stream(client: EngineClient, *, model: str, prompt: str) -> StreamSeen:

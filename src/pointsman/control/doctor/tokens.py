@@ -9,6 +9,7 @@ from pointsman.collectors.client import EngineClient
 from pointsman.control.doctor.probes import error_of
 from pointsman.control.doctor.seen import TokensSeen
 from pointsman.core.ids import ModelName
+from pointsman.decoding import decoded_or_none
 from pointsman.engines.adapters import EngineTrouble
 from pointsman.engines.tokenizer import Fallback, ModelTokenizer
 from pointsman.engines.tokenizer.engine_source import question_of
@@ -67,10 +68,10 @@ async def _asked(client: EngineClient, question: bytes) -> tuple[int, ...]:
     reply = await client.post("/tokenize", Raw(question), timeout_s=ANSWER_S_MAX)
     if reply.status != 200:
         raise EngineTrouble(f"POST /tokenize answers {reply.status}: {error_of(reply.body)}")
-    try:
-        ids = msgspec.json.decode(reply.body, type=_Ids).tokens
-    except (msgspec.DecodeError, RecursionError):
-        raise EngineTrouble("POST /tokenize answers no token ids") from None
+    told = decoded_or_none(msgspec.json.Decoder(_Ids).decode, reply.body)
+    if told is None:
+        raise EngineTrouble("POST /tokenize answers no token ids")
+    ids = told.tokens
     if not ids:  # llama.cpp takes another body, and gives none for one that it does not know
         raise EngineTrouble("POST /tokenize gives no ids for this engine's kind")
     return ids

@@ -8,6 +8,7 @@ import msgspec
 
 from pointsman.core.events import NodeFacts
 from pointsman.core.limits import BLOCK_TOKENS_MAX, CONCURRENCY_MAX, KV_BLOCKS_MAX
+from pointsman.decoding import decoded_or_none
 from pointsman.engines.adapters.event_sources import EventSource, read_event_sources
 from pointsman.engines.adapters.model_list import ModelList, read_model_list
 from pointsman.engines.adapters.props import Props, read_props
@@ -120,11 +121,8 @@ async def _version(get: Get, kind: EngineKind, props: Props | None) -> str:
         return props.build_info[:VERSION_CHARS_MAX]
     if kind is not EngineKind.VLLM:
         return ""
-    try:
-        version = msgspec.json.decode(await _body(get, "/version"), type=_Version).version
-        return version[:VERSION_CHARS_MAX]
-    except (msgspec.DecodeError, RecursionError):
-        return ""
+    told = decoded_or_none(msgspec.json.Decoder(_Version).decode, await _body(get, "/version"))
+    return told.version[:VERSION_CHARS_MAX] if told else ""
 
 
 def _with_slots(facts: NodeFacts, props: Props) -> NodeFacts:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from pointsman.core.events import ModelCard
+from pointsman.decoding import decoded_or_none
 
 
 class EventSource(msgspec.Struct, frozen=True):
@@ -39,10 +40,7 @@ def read_event_sources(body: bytes, host: str, rank: int | None = None) -> tuple
 
     Empty if the body is no such list, or nothing is published over ZMQ.
     """
-    try:
-        sources: Mapping[str, _Source] = _decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        return ()
+    sources: Mapping[str, _Source] = decoded_or_none(_decode, body) or {}
     return tuple(
         EventSource(
             reachable(source.endpoint, host),

@@ -5,6 +5,7 @@ import msgspec
 from pointsman.core.events import ModelCard
 from pointsman.core.ids import ModelName
 from pointsman.core.limits import MODEL_CHARS_MAX
+from pointsman.decoding import decoded_or_none
 
 MODELS_MAX = 1_000
 """Models of one engine: vLLM can hold hundreds of LoRA adapters. More are cut off."""
@@ -39,10 +40,10 @@ _decode = msgspec.json.Decoder(_List, strict=False).decode
 
 def read_model_list(body: bytes) -> ModelList | None:
     """The models of an answer's body; None if it is no list of models."""
-    try:
-        entries = _decode(body).data
-    except (msgspec.DecodeError, RecursionError):
+    found = decoded_or_none(_decode, body)
+    if found is None:
         return None
+    entries = found.data
     owner = entries[0].owned_by if entries else None
     named = [entry for entry in entries if _is_name(entry.id)]
     return ModelList(tuple(map(_card, named[:MODELS_MAX])), owner or "")

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from pointsman.decoding import decoded_or_none
+
 
 class _Settings(msgspec.Struct, frozen=True):
     n_ctx: int | None = None
@@ -25,8 +27,6 @@ _decode = msgspec.json.Decoder(Props, strict=False).decode
 
 def read_props(body: bytes) -> Props | None:
     """The answer's values; None if it is something else."""
-    try:
-        props = _decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    return props if props.default_generation_settings or props.total_slots else None
+    props = decoded_or_none(_decode, body)
+    is_such = props is not None and (props.default_generation_settings or props.total_slots)
+    return props if is_such else None

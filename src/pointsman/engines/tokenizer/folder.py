@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from pointsman.decoding import Undecodable, decoded
 from pointsman.engines.tokenizer.model import ModelTokenizer, Templates
 from pointsman.engines.tokenizer.pieces import Pieces
 
@@ -156,9 +157,9 @@ def _read_json(path: Path, like: type = dict) -> dict[str, Any]:
         return {}
     try:
         data = path.read_bytes()
-        msgspec.json.decode(data, type=like)
-        return msgspec.json.decode(data, type=dict[str, Any])
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
+        decoded(msgspec.json.Decoder(like).decode, data)
+        return decoded(msgspec.json.Decoder(dict[str, Any]).decode, data)
+    except (OSError, Undecodable) as error:
         raise Unusable(f"{path} cannot be read: {error}") from None
 
 
