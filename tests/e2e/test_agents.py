@@ -241,8 +241,8 @@ def views(cluster: Cluster) -> list[NodeView]:
 
 
 def told_blocks(cluster: Cluster) -> int:
-    told = cluster.scheduler.told(node(cluster).incarnation)
-    return 0 if told is None else told.count
+    blocks = cluster.scheduler.told(node(cluster).incarnation)
+    return 0 if blocks is None else len(blocks)
 
 
 async def test_an_agent_outlives_the_scheduler() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Final
 
+from pointsman.core.block_set import BlockSet
 from pointsman.core.blocks import Prompt
 from pointsman.core.cache_events import (
     AllBlocksCleared,
@@ -117,9 +118,10 @@ class Residency:
     def bytes(self) -> int:
         return self._slower.bytes() + sum(index.bytes() for index in self._indexes)
 
-    def told(self, node: Node) -> Told | None:
+    def told(self, node: Node) -> BlockSet | None:
         """What the node's agent has told, to be read only; None without one that is believed."""
-        return self._told.get(node.slot)
+        told = self._told.get(node.slot)
+        return None if told is None else told.blocks
 
     # --- crediting ---------------------------------------------------------------------
 
@@ -149,8 +151,7 @@ class Residency:
     def _unreported(self, credit: Credit) -> Sequence[BlockHash]:
         told = self._told.get(credit.slot)
         if told is not None:
-            blocks = told.blocks
-            return [block for block in credit.hashes if block not in blocks]
+            return [block for block in credit.hashes if block not in told.blocks]
         engine = self._engine_blocks.get(credit.slot)
         if engine is None:
             return credit.hashes
@@ -221,11 +222,11 @@ class Residency:
             self._forget_reports(node)
             told = self._told[node.slot] = Told(_blocks_max(node))
         if event.bucket is None:
-            came, left = told.change(event.stored, event.removed)
+            gone, came = told.blocks.remove(event.removed), told.blocks.add(event.stored)
         else:
-            came, left = told.replace(event.bucket, event.stored)
-        if left:
-            self._tokens.remove(node.slot, left)
+            came, gone = told.blocks.replace(event.bucket, event.stored)
+        if gone:
+            self._tokens.remove(node.slot, gone)
         if came:
             self._tokens.insert(node.slot, came)
         if event.bucket is None:
@@ -269,7 +270,7 @@ class Residency:
         for index in self._indexes:
             index.check()
         for told in self._told.values():
-            told.check()
+            told.blocks.check()
 
 
 class _Batch:

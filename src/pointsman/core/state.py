@@ -6,6 +6,7 @@ from pointsman.core.admission.fair import LANE_NAMES
 from pointsman.core.admission.retry_budget import RetryBudget
 from pointsman.core.admission.retry_guard import RetryGuard
 from pointsman.core.audit import Audit
+from pointsman.core.block_set import BlockSet
 from pointsman.core.bookings import Bookings
 from pointsman.core.calibration import OutputLengths, Pace, TokenRatio
 from pointsman.core.cluster import Cluster
@@ -23,7 +24,6 @@ from pointsman.core.request import Request
 from pointsman.core.residency import Residency
 from pointsman.core.router import Router
 from pointsman.core.stats import Stats
-from pointsman.core.told import Told
 
 
 class SchedulerState:
@@ -120,7 +120,7 @@ class SchedulerState:
         node = self._cluster.get(node_id)
         return None if node is None else node.calibration
 
-    def told(self, node_id: NodeId) -> Told | None:
+    def told(self, node_id: NodeId) -> BlockSet | None:
         """What an agent has told of its node's cache, to be compared with what it has itself;
         None where there is no such node, or nothing is told of it or believed."""
         node = self._cluster.get(node_id)

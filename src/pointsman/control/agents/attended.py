@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pointsman.collectors.link import NodeLink
 from pointsman.control.fleet import Fleet
 from pointsman.control.service import SchedulerService
+from pointsman.core.block_set import BlockSet
 from pointsman.core.events import (
     CacheTold,
     IndexTrust,
@@ -16,7 +17,6 @@ from pointsman.core.events import (
     NodeReported,
 )
 from pointsman.core.ids import BlockHash
-from pointsman.core.told import Told
 from pointsman.wire.control import (
     Announce,
     Bucket,
@@ -96,14 +96,15 @@ class AttendedEngine:
 
     # --- heartbeats ---------------------------------------------------------------------
 
-    def beat(self, beat: EngineBeat, seq: int) -> None:
-        """Take in what is new of the engine. Raises MalformedFrame."""
+    def beat(self, beat: EngineBeat, seq: int, waited_s: float) -> None:
+        """Take in what is new of the engine, and may have waited here for so long. Raises
+        MalformedFrame."""
         node_id, tally = self.link.node_id, self.link.tally
         if node_id is None or beat.incarnation != self.incarnation:
             return
         tally.agent_beats.add()
         if beat.signals is not None:
-            at_s = self._service.now_s() - beat.age_ms / 1_000
+            at_s = self._service.now_s() - waited_s - beat.age_ms / 1_000
             self._service.submit(NodeReported(node_id, at_s, from_wire(beat.signals)))
         if beat.healthy is False:
             self._service.submit(NodeProbed(node_id, healthy=False, detail=beat.detail))
@@ -124,7 +125,7 @@ class AttendedEngine:
         self._service.submit(CacheTold(self.link.node_id, stored, removed))
         self._beat = beat
         told = self._told()
-        if told is None or told.is_full:
+        if told is None or told.overflows:
             return  # not believed, or more than there is room for
         if not self._agrees(told, beat) and seq >= self._ask_from_seq:
             self._compare(told, seq)
@@ -144,19 +145,19 @@ class AttendedEngine:
         if told is not None and self._beat is not None:
             self._agrees(told, self._beat)
 
-    def _told(self) -> Told | None:
+    def _told(self) -> BlockSet | None:
         assert self.link.node_id is not None, "checked by the caller"
         return self._service.scheduler.told(self.link.node_id)
 
-    def _agrees(self, told: Told, beat: EngineBeat) -> bool:
+    def _agrees(self, told: BlockSet, beat: EngineBeat) -> bool:
         """Whether both sides have the same blocks; only then is the index what the agent says."""
-        agrees = told.agrees(beat.digest, beat.blocks)
+        agrees = told.digest == beat.digest and len(told) == beat.blocks
         self._trusted(beat.trust if agrees else IndexTrust.DEGRADED)
         if agrees:
             self._agreed, self._comparisons = True, 0
         return agrees
 
-    def _compare(self, told: Told, seq: int) -> None:
+    def _compare(self, told: BlockSet, seq: int) -> None:
         assert self.incarnation is not None, "beats follow an announcement"
         if self._agreed:
             self._agreed = False
@@ -167,7 +168,7 @@ class AttendedEngine:
             log.warning("engine %s: index and agent never agree", self.link.spec.name)
         often = self._comparisons < COMPARISONS_MAX
         self._ask_from_seq = seq + (BEATS_BETWEEN_COMPARISONS if often else BEATS_AFTER_GIVING_UP)
-        self._ask(Compare(self.number, self.incarnation, pack_hashes(told.blocks.bucket_digests())))
+        self._ask(Compare(self.number, self.incarnation, pack_hashes(told.bucket_digests())))
 
     def _trusted(self, trust: IndexTrust) -> None:
         if trust is self._trust or self.link.node_id is None:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from pointsman.collectors.link import NodeLink
 from pointsman.control.agents.attended import AttendedEngine
+from pointsman.control.agents.gathering import Gathering
 from pointsman.control.agents.session import AgentSession
 from pointsman.control.fleet import Fleet, NodeRefused
 from pointsman.control.service import SchedulerService
@@ -65,6 +66,7 @@ class AgentListener:
 
     def __init__(self, service: SchedulerService, fleet: Fleet, options: ListenerOptions) -> None:
         self.secret = options.secret
+        self.gathering = Gathering()
         self.port = 0
         self._service = service
         self._fleet = fleet
@@ -106,6 +108,7 @@ class AgentListener:
         server.close()
         for session in list(self._sessions):
             session.close()
+        self.gathering.close()
         await server.wait_closed()
         if self._socket_file is not None:
             _forget_socket(self._options.address.path, self._socket_file)

@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+import os
 import secrets
 from typing import Protocol, assert_never, cast
 
 from pointsman.control.agents.attended import AttendedEngine
+from pointsman.control.agents.gathering import Gathering
 from pointsman.wire.control import (
     FRAME_BYTES_MAX,
     Ack,
@@ -37,6 +39,10 @@ WRITE_BUFFER_BYTES_MAX = 256 * 1_024
 
 NONCE_BYTES = 32
 
+READ_BYTES = 64 * 1_024
+READS_MAX = 16
+"""Of one session in its turn: a frame of the largest kind."""
+
 log = logging.getLogger(__name__)
 
 
@@ -44,6 +50,7 @@ class Owner(Protocol):
     """Knows all sessions and all engines: the listener."""
 
     secret: bytes | None
+    gathering: Gathering
 
     def begin(self, session: "AgentSession") -> bool:
         """A connection is there. False if there are too many."""
@@ -81,6 +88,7 @@ class AgentSession(asyncio.Protocol):
         self._reader = frames_from_agent()
         self._challenge = secrets.token_bytes(NONCE_BYTES)
         self._transport: asyncio.Transport | None = None
+        self._descriptor: int | None = None  # while it is read with others'
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._heard_s = 0.0
@@ -109,7 +117,40 @@ class AgentSession(asyncio.Protocol):
         except ControlError as error:
             self.refuse(f"{type(error).__name__}: {error}")
 
+    def _gather(self) -> None:
+        """Be read together with the other agents from here on."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._transport.pause_reading()
+        self._descriptor = self._transport.get_extra_info("socket").fileno()
+        self._owner.gathering.join(self._descriptor, self._read)
+
+    def _leave(self) -> None:
+        if self._descriptor is not None:
+            self._owner.gathering.leave(self._descriptor)
+            self._descriptor = None
+
+    def _read(self) -> None:
+        """What the transport does for a session that is read alone."""
+        for _ in range(READS_MAX):
+            if self._descriptor is None or self._transport is None:
+                return
+            try:
+                data = os.read(self._descriptor, READ_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                self._transport.abort()
+                return
+            if not data:
+                self.close()
+                return
+            self.data_received(data)
+            if len(data) < READ_BYTES:
+                return
+
     def connection_lost(self, error: Exception | None) -> None:
+        self._leave()
         self._transport = None
         if self._timer is not None:
             self._timer.cancel()
@@ -142,6 +183,7 @@ class AgentSession(asyncio.Protocol):
 
     def close(self) -> None:
         """A second call changes nothing."""
+        self._leave()
         if self._transport is not None:
             self._transport.close()
 
@@ -198,6 +240,7 @@ class AgentSession(asyncio.Protocol):
         self._watch()
         self._owner.greeted(self)
         self.send(Welcome(proof))
+        self._gather()
 
     def _beat(self, frame: Heartbeat) -> None:
         missed, self._seq = frame.seq - self._seq - 1, frame.seq
@@ -212,7 +255,7 @@ class AgentSession(asyncio.Protocol):
                 continue
             if missed:
                 engine.link.tally.agent_gaps.add(missed)
-            engine.beat(beat, frame.seq)
+            engine.beat(beat, frame.seq, self._owner.gathering.waited_s)
         self.send(Ack(frame.seq))
 
     def _engine(self, number: int) -> AttendedEngine:
