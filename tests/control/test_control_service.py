@@ -24,7 +24,7 @@ from pointsman.core.events import (
 from pointsman.core.ids import ModelName, NodeId, NodeName, RequestId
 from pointsman.core.options import SchedulerOptions
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless
+from pointsman.core.policies.base import PolicyBase
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Outcome, Request
 from pointsman.core.request_events import Held, Placed, Recalled, Refused, Verdict
@@ -205,7 +205,7 @@ def test_a_refusal_needs_no_settlement() -> None:
     assert house.service.unsettled == 0
 
 
-class Broken(Stateless):
+class Broken(PolicyBase):
     """A policy that fails when everything is booked."""
 
     name = "broken"

@@ -37,8 +37,8 @@ class Policy(Protocol):
         ...
 
 
-class Stateless:
-    """A policy that remembers nothing."""
+class PolicyBase:
+    """A policy that sees every candidate and remembers nothing: what is otherwise, it overrides."""
 
     prunes = False
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from random import Random
 
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless, hit_ratio
+from pointsman.core.policies.base import PolicyBase, hit_ratio
 from pointsman.core.policies.equal_cost import remaining_s
 from pointsman.core.policies.pick import pick_cheapest
 from pointsman.core.request import Request
@@ -21,7 +21,7 @@ ALPHA = 0.3
 QUEUE_SCALE_S = 1.0
 
 
-class CacheAwareEqualCost(Stateless):
+class CacheAwareEqualCost(PolicyBase):
     name = "cache_aware_equal_cost"
     prunes = True
 

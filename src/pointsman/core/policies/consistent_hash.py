@@ -23,7 +23,7 @@ from xxhash import xxh3_64_intdigest
 
 from pointsman.core.blocks import root_hash
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless
+from pointsman.core.policies.base import PolicyBase
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
 from pointsman.core.row import Row
@@ -35,7 +35,7 @@ KEY_BYTES = 1_024
 KEY_TOKENS = 256
 
 
-class ConsistentHash(Stateless):
+class ConsistentHash(PolicyBase):
     name = "consistent_hash"
 
     def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:

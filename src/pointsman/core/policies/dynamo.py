@@ -16,7 +16,8 @@ What a prompt adds to `decode` is what no request in flight shares with it, cach
 so a burst of siblings on one node counts its common prefix once.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from random import Random
 
@@ -24,6 +25,7 @@ from pointsman.core.blocks import Prompt
 from pointsman.core.ids import BlockHash, NodeName, RequestId
 from pointsman.core.limits import TEXT_BLOCK_BYTES
 from pointsman.core.placement import Choice, Hold
+from pointsman.core.policies.base import PolicyBase
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
 from pointsman.core.row import Row
@@ -36,11 +38,11 @@ as shared with nobody."""
 _BYTES_PER_TOKEN = 4  # of the text in flight, where a prompt of token ids does not tell
 
 
-class Dynamo:
-    """The fewest tokens to prefill and to hold."""
+class Dynamo(PolicyBase):
+    """The fewest tokens to prefill and to hold. That a node is gone changes nothing by itself: what
+    is in flight there leaves request by request."""
 
     name = "dynamo"
-    prunes = False
 
     def __init__(self) -> None:
         self._active = ActiveBlocks()
@@ -60,9 +62,6 @@ class Dynamo:
 
     def left(self, request: Request, node: NodeName) -> None:
         self._active.remove(request.id)
-
-    def gone(self, node: NodeName) -> None:
-        """What is in flight there has yet to leave."""
 
 
 def _blocks(prompt: Prompt, row: Row) -> tuple[Scheme, list[BlockHash]]:
@@ -143,20 +142,13 @@ class ActiveBlocks:
     ) -> float:
         """Tokens that were held there with this prompt, too; a block of text has
         `text_tokens`."""
-        added = len(chain) - self._shared(self._uses.get(node, {}), chain)
+        added = len(chain) - _shared(self._uses.get(node, {}), chain)
         tokens = added * (text_tokens if scheme is TEXT_SCHEME else scheme.size)
         for held, count in self._counts.get(node, {}).items():
             tokens += count * (text_tokens if held is TEXT_SCHEME else held.size)
         return tokens
 
-    @staticmethod
-    def _shared(uses: dict[BlockHash, int], chain: list[BlockHash]) -> int:
-        """Leading blocks in use: chains are there as a whole, so by bisection."""
-        held, missing = 0, len(chain) + 1
-        while missing - held > 1:
-            middle = (held + missing) >> 1
-            if chain[middle - 1] in uses:
-                held = middle
-            else:
-                missing = middle
-        return held
+
+def _shared(uses: Mapping[BlockHash, int], chain: Sequence[BlockHash]) -> int:
+    """Leading blocks in use: chains are there as a whole, so by bisection."""
+    return bisect_left(chain, True, key=lambda block: block not in uses)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from random import Random
 
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless
+from pointsman.core.policies.base import PolicyBase
 from pointsman.core.policies.pick import pick_cheapest
 from pointsman.core.request import Request
 from pointsman.core.row import Row
@@ -21,7 +21,7 @@ def remaining_s(row: Row) -> float:
     return row.running_s + row.queue_s + row.room_wait_s + row.prefill_s + row.decode_s
 
 
-class EqualCost(Stateless):
+class EqualCost(PolicyBase):
     """The smallest remaining time."""
 
     name = "equal_cost"

@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from random import Random
 
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless
+from pointsman.core.policies.base import PolicyBase
 from pointsman.core.policies.pick import NO_ROOM, TIE_BAND_RATIO, TIE_BAND_S, pick_in_order
 from pointsman.core.request import Request
 from pointsman.core.row import Row
 
 
-class Jffc(Stateless):
+class Jffc(PolicyBase):
     name = "jffc"
 
     def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:

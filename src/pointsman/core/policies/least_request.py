@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from random import Random
 
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless
+from pointsman.core.policies.base import PolicyBase
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
 from pointsman.core.row import Row
 
 
-class LeastRequest(Stateless):
+class LeastRequest(PolicyBase):
     name = "least_request"
 
     def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:

@@ -18,7 +18,7 @@ from math import inf
 from random import Random
 
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless, hit_ratio
+from pointsman.core.policies.base import PolicyBase, hit_ratio
 from pointsman.core.policies.pick import NO_ROOM, pick
 from pointsman.core.request import Request
 from pointsman.core.row import Row
@@ -27,7 +27,7 @@ AFFINITY_MIN = 0.8
 PENALTY_MAX_S = 18.0
 
 
-class LlmdSticky(Stateless):
+class LlmdSticky(PolicyBase):
     name = "llmd_sticky"
 
     def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:

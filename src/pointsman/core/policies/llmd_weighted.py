@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from random import Random
 
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless, hit_ratio
+from pointsman.core.policies.base import PolicyBase, hit_ratio
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
 from pointsman.core.row import Row
@@ -25,7 +25,7 @@ QUEUE_WEIGHT = 2.0
 KV_WEIGHT = 2.0
 
 
-class LlmdWeighted(Stateless):
+class LlmdWeighted(PolicyBase):
     name = "llmd_weighted"
 
     def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:

@@ -11,13 +11,13 @@ from random import Random
 from typing import ClassVar
 
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless
+from pointsman.core.policies.base import PolicyBase
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
 from pointsman.core.row import Row
 
 
-class LMetric(Stateless):
+class LMetric(PolicyBase):
     """`why` is what its decisions say; a policy that falls back to it says so."""
 
     name: ClassVar[str] = "lmetric"

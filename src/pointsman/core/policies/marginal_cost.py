@@ -31,7 +31,7 @@ from typing import ClassVar, Final
 
 from pointsman.core.limits import PRIORITY_NORMAL
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless
+from pointsman.core.policies.base import PolicyBase
 from pointsman.core.policies.lmetric import LMetric
 from pointsman.core.policies.pick import pick_cheapest
 from pointsman.core.request import Request
@@ -45,7 +45,7 @@ WORK_WEIGHT: Final = 3.0
 _WEIGHTS = CostWeights()
 
 
-class MarginalCost(Stateless):
+class MarginalCost(PolicyBase):
     name: ClassVar[str] = "marginal_cost"
     prunes = True
 

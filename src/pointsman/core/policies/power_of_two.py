@@ -8,13 +8,13 @@ from math import inf
 from random import Random
 
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless
+from pointsman.core.policies.base import PolicyBase
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
 from pointsman.core.row import Row
 
 
-class PowerOfTwo(Stateless):
+class PowerOfTwo(PolicyBase):
     name = "power_of_two"
 
     def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:

@@ -9,13 +9,13 @@ from random import Random
 from typing import ClassVar
 
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless
+from pointsman.core.policies.base import PolicyBase
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
 from pointsman.core.row import Row
 
 
-class RoundRobin(Stateless):
+class RoundRobin(PolicyBase):
     name: ClassVar[str] = "round_robin"
 
     def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:

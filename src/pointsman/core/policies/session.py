@@ -14,6 +14,7 @@ from random import Random
 from pointsman.core.ids import NodeName
 from pointsman.core.limits import SESSIONS_MAX
 from pointsman.core.placement import Choice, Hold
+from pointsman.core.policies.base import PolicyBase
 from pointsman.core.policies.pick import pick
 from pointsman.core.recent import keep
 from pointsman.core.request import Request
@@ -23,9 +24,8 @@ OVERLOAD_RATIO = 2
 OVERLOAD_MARGIN = 4
 
 
-class Session:
+class Session(PolicyBase):
     name = "session"
-    prunes = False
 
     def __init__(self) -> None:
         self._homes: OrderedDict[str, NodeName] = OrderedDict()
@@ -52,8 +52,6 @@ class Session:
             return
         home = self._homes.get(request.session, row.node)
         keep(self._homes, request.session, home, SESSIONS_MAX)
-
-    def left(self, request: Request, node: NodeName) -> None: ...
 
     def gone(self, node: NodeName) -> None:
         for session in [session for session, home in self._homes.items() if home == node]:

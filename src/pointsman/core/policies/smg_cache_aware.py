@@ -24,7 +24,7 @@ from random import Random
 from pointsman.core.ids import NodeName
 from pointsman.core.limits import NODES_MAX
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import hit_ratio
+from pointsman.core.policies.base import PolicyBase, hit_ratio
 from pointsman.core.policies.pick import pick_in_order
 from pointsman.core.recent import keep
 from pointsman.core.request import Request
@@ -35,9 +35,8 @@ BALANCE_REQUESTS = 32
 BALANCE_RATIO = 1.1
 
 
-class SmgCacheAware:
+class SmgCacheAware(PolicyBase):
     name = "smg_cache_aware"
-    prunes = False
 
     def __init__(self) -> None:
         self._trees: OrderedDict[NodeName, int] = OrderedDict()
@@ -62,8 +61,6 @@ class SmgCacheAware:
     def placed(self, request: Request, row: Row) -> None:
         size = self._trees.get(row.node, 0) + row.new_tokens
         keep(self._trees, row.node, size, NODES_MAX)
-
-    def left(self, request: Request, node: NodeName) -> None: ...
 
     def gone(self, node: NodeName) -> None:
         self._trees.pop(node, None)

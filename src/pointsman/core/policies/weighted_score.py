@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from random import Random
 
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless, hit_ratio, load_share, waiting_share
+from pointsman.core.policies.base import PolicyBase, hit_ratio, load_share, waiting_share
 from pointsman.core.policies.pick import pick
 from pointsman.core.request import Request
 from pointsman.core.row import Row
@@ -32,7 +32,7 @@ FADES_FROM = 0.7
 TIE_BAND = 0.01
 
 
-class WeightedScore(Stateless):
+class WeightedScore(PolicyBase):
     """The best of cache gain, load, health and SLO."""
 
     name = "weighted_score"

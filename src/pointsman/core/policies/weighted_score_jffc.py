@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from random import Random
 
 from pointsman.core.placement import Choice, Hold
-from pointsman.core.policies.base import Stateless, hit_ratio, load_share, waiting_share
+from pointsman.core.policies.base import PolicyBase, hit_ratio, load_share, waiting_share
 from pointsman.core.policies.pick import pick
 from pointsman.core.policies.weighted_score import TIE_BAND
 from pointsman.core.request import Request
@@ -31,7 +31,7 @@ HOLDS_MIN = 0.5
 FORWARD_BELOW = 0.7
 
 
-class WeightedScoreJffc(Stateless):
+class WeightedScoreJffc(PolicyBase):
     name = "weighted_score_jffc"
 
     def choose(self, request: Request, rows: Sequence[Row], rng: Random) -> Choice | Hold:

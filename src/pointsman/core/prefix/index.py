@@ -1,5 +1,6 @@
 """The index itself: ask which nodes hold a prompt, tell it what they hold."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
@@ -49,14 +50,8 @@ class PrefixIndex:
 
     def depth(self, slot: Slot, chain: Sequence[BlockHash]) -> int:
         """How many of the chain's first blocks `slot` holds, by bisection."""
-        bit, held, missing = 1 << slot, 0, len(chain) + 1
-        while missing - held > 1:
-            middle = (held + missing) >> 1
-            if self._table.mask(chain[middle - 1]) & bit:
-                held = middle
-            else:
-                missing = middle
-        return held
+        table, bit = self._table, 1 << slot
+        return bisect_left(chain, True, key=lambda block: not table.mask(block) & bit)
 
     def holders(self, block: BlockHash) -> int:
         """The mask of the slots that hold `block`."""
