@@ -25,6 +25,7 @@ from pointsman.core.ledger import Ledger
 from pointsman.core.placement import NO_SEGMENTS, Footprint
 from pointsman.core.prefix import PrefixIndex
 from pointsman.core.scheme import TEXT_SCHEME, Namespace, Scheme, Unit
+from pointsman.traffic.quantile import quantile
 
 TOKENS_16 = Scheme(Unit.TOKENS, 16)
 
@@ -106,7 +107,7 @@ def crediting() -> Iterator[Row]:
         for share in (0.5, 0.99):
             yield Row(
                 f"{what}, cold, 140 blocks, {len_text(index)}, p{share * 100:.0f}",
-                times[int(share * len(times))],
+                quantile(times, share),
                 "us",
             )
     prompt = conversations[0]

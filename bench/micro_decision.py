@@ -30,6 +30,7 @@ from pointsman.core.request import Outcome, Request
 from pointsman.core.request_events import Arrived, Placed, Settled, Started
 from pointsman.core.scheduler import Scheduler
 from pointsman.core.scheme import TEXT_SCHEME, Namespace
+from pointsman.traffic.quantile import quantile
 from tests.support.driver import teach
 
 MODEL = ModelName("m")
@@ -53,11 +54,11 @@ def _row(nodes: int, *, prompt_tokens: int, blocks: int, decisions: int) -> None
     bench.fill(blocks)
     gc.collect()
     gc.freeze()
-    placed, credited, settled = bench.decide(decisions)
-    p50, p99 = _quantile(placed, 0.5), _quantile(placed, 0.99)
+    placed, credited, settled = map(sorted, bench.decide(decisions))
+    p50, p99 = quantile(placed, 0.5), quantile(placed, 0.99)
     print(
         f"{nodes:>6} {prompt_tokens:>9,} {bench.blocks:>9,}   {p50:>7.1f} {p99:>7.1f}   "
-        f"{_quantile(credited, 0.5):>7.1f} {_quantile(settled, 0.5):>7.1f}"
+        f"{quantile(credited, 0.5):>7.1f} {quantile(settled, 0.5):>7.1f}"
     )
 
 
@@ -135,10 +136,6 @@ class Bench:
         self.scheduler.step(Started(request_id), now_s)
         outcome = Outcome(EndCause.FINISHED, streamed=True, ttft_s=0.5, decode_s=1.0)
         self.scheduler.step(Settled(request_id, outcome), now_s)
-
-
-def _quantile(values: list[float], q: float) -> float:
-    return sorted(values)[int(q * (len(values) - 1))]
 
 
 if __name__ == "__main__":

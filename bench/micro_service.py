@@ -20,7 +20,6 @@ from types import FrameType
 from prometheus_client import CollectorRegistry
 
 from bench.micro_decision import MODEL, Bench
-from bench.micro_telemetry import RECORD
 from pointsman.control.service import SchedulerService
 from pointsman.core.blocks import Prompt
 from pointsman.core.errors import EndCause
@@ -30,6 +29,7 @@ from pointsman.core.request_events import Verdict
 from pointsman.core.scheme import Namespace
 from pointsman.telemetry.decisions import DecisionRing
 from pointsman.telemetry.metrics import RequestMetrics
+from tests.telemetry.records import STREAMED
 
 REQUESTS = 2_000  # a round
 INTERVAL_S = 0.0005
@@ -38,7 +38,7 @@ STEM = b"You set the points. " * 50
 OUTCOME = Outcome(
     EndCause.FINISHED, streamed=False, ttft_s=0.01, decode_s=0.0, prompt_tokens=250, output_tokens=4
 )
-RECORDED = RECORD.but(node="n0", streamed=False)
+RECORDED = STREAMED.but(node="n0", streamed=False)
 
 
 def main() -> None:

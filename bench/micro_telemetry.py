@@ -10,48 +10,19 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from bench.timing import median_us
 from pointsman.core.decision import Decision, Ruling
-from pointsman.core.errors import EndCause
-from pointsman.core.exchange_record import ExchangeRecord
-from pointsman.core.ids import ModelName, NodeName, RequestId
+from pointsman.core.ids import NodeName, RequestId
 from pointsman.telemetry.access_log import AccessLog
 from pointsman.telemetry.decisions import DecisionRing
 from pointsman.telemetry.metrics import RequestMetrics
-from pointsman.wire.endpoints import Endpoint
 from tests.support.rows import row
-
-MODEL = ModelName("m")
-
-RECORD = ExchangeRecord(
-    request_id=RequestId("3bdee17585d10bb400000000"),
-    endpoint=Endpoint.CHAT,
-    model=MODEL,
-    key="",
-    node=NodeName("engine-1"),
-    policy="marginal_cost",
-    why="least delay for all",
-    status=200,
-    end=EndCause.FINISHED,
-    reason=None,
-    streamed=True,
-    attempts=1,
-    queue_s=0.0004,
-    ttft_s=0.21,
-    e2e_s=1.9,
-    prompt_tokens=2_000,
-    output_tokens=150,
-    streamed_tokens=150,
-    cached_tokens_predicted=1_024,
-    cached_tokens=1_024,
-    bytes_in=8_000,
-    bytes_out=32_000,
-)
+from tests.telemetry.records import STREAMED
 
 
 def decision(request_id: RequestId) -> Decision:
     candidate = row("n")
     return Decision(
         request_id=request_id,
-        model=MODEL,
+        model=STREAMED.model,
         at_s=0.0,
         ruling=Ruling.PLACED,
         policy="marginal_cost",
@@ -81,19 +52,19 @@ class _UnarmedLog(AccessLog):
     """Without a loop: lines are flushed by size alone."""
 
     def note(self) -> None:
-        self._buffer += self._encode(self._line(RECORD)) + b"\n"
+        self._buffer += self._encode(self._line(STREAMED)) + b"\n"
         if len(self._buffer) > 200_000:
             self.flush()
 
 
 def main() -> None:
     registry = CollectorRegistry()
-    metrics = RequestMetrics(registry, lambda: {MODEL})
+    metrics = RequestMetrics(registry, lambda: {STREAMED.model})
     ring = DecisionRing()
     one = decision(RequestId("x"))
     log = _UnarmedLog(cast("BinaryIO", _Nowhere()))
     costs = {
-        "metrics of a finished request": median_us(lambda: metrics.exchange_ended(RECORD)),
+        "metrics of a finished request": median_us(lambda: metrics.exchange_ended(STREAMED)),
         "a decision's own time": median_us(lambda: metrics.decided(40e-6)),
         "decision ring": median_us(lambda: ring.record(one)),
         "access line": median_us(log.note),

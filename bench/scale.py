@@ -14,6 +14,7 @@ from random import Random
 
 from pointsman.sim import Scenario, simulate
 from pointsman.sim.scenario import NodeGroup
+from pointsman.traffic.quantile import quantile
 from pointsman.traffic.sessions import chat
 
 SIZES = "8,16,32,64,128,256,512,1024"
@@ -48,7 +49,7 @@ def _measure(nodes: int, options: argparse.Namespace) -> tuple[int, float, float
     run = simulate(scenario, requests, policy=options.policy, stopwatch=time.perf_counter)
     ok = sum(not record.failed for record in run.records)
     ordered = sorted(run.decision_s[len(run.decision_s) // 4 :])  # warm, and speeds known
-    p50, p90, p99 = (ordered[int(q * len(ordered))] * 1e6 for q in (0.5, 0.9, 0.99))
+    p50, p90, p99 = (quantile(ordered, share) * 1e6 for share in (0.5, 0.9, 0.99))
     speed = run.duration_s / run.wall_s
     print(
         f"{nodes:5}   {len(requests):8}   {ok / len(requests):4.0%}   {run.wall_s:6.1f}"

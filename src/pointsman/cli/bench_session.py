@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from pointsman.cli.messages import unknown_name
+from pointsman.cli.shared_options import ADMIN_PORT
 from pointsman.cli.signals import on_signals
 from pointsman.decoding import decoded_or_none
 from pointsman.loadgen.client import ClientLimits, LoadClient, Target
@@ -186,7 +187,7 @@ async def _policy_in_force(admin: LoadClient, wanted: Sequence[str]) -> str:
     if found is None:
         raise SessionError(
             f"{admin.target.authority}{POLICY_PATH} answers {status} and no policy. "
-            "Remedy: --admin-url must name the admin port of Pointsman (by default 8081)."
+            f"Remedy: --admin-url must name the admin port of Pointsman (by default {ADMIN_PORT})."
         )
     for name in wanted:
         if found.policies and name not in found.policies:

@@ -21,6 +21,7 @@ from pointsman.cli.config_checks import (
 )
 from pointsman.cli.config_health import Health
 from pointsman.cli.config_placing import HotPrefixes, MarginalCost, WarmUp
+from pointsman.cli.shared_options import ADMIN_HOST, ADMIN_PORT
 from pointsman.cli.yaml_reader import checked_by
 from pointsman.control.listed import Ranks
 from pointsman.core import limits
@@ -138,8 +139,8 @@ class Admin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "drain nodes, so it stays on this machine by default. There it answers to localhost "
             "and addresses only: a web page could have led any other name to it."
         ),
-    ] = "127.0.0.1"
-    port: Annotated[Port, Meta(description="TCP port of the admin plane.")] = 8081
+    ] = ADMIN_HOST
+    port: Annotated[Port, Meta(description="TCP port of the admin plane.")] = ADMIN_PORT
 
 
 class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

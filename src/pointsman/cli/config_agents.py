@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from pointsman.cli.config_bounds import Seconds
-from pointsman.control.agents import ListenerOptions
+from pointsman.control.listed import FORGET_S
 
 
 class Agents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,4 +35,4 @@ class Agents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "agent tells of it and it does not answer. Shorter forgets sooner what was scaled "
             "away, longer waits for machines that are only cut off. Engines of this file stay."
         ),
-    ] = ListenerOptions().forget_s
+    ] = FORGET_S

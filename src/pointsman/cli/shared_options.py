@@ -14,7 +14,9 @@ from pointsman.core.policies import catalog
 from pointsman.engines.compute_model import PROFILE_DEFAULT, PROFILES
 from pointsman.traffic.slo import Slo
 
-ADMIN_URL = "http://127.0.0.1:8081"
+ADMIN_HOST, ADMIN_PORT = "127.0.0.1", 8081
+ADMIN_URL = f"http://{ADMIN_HOST}:{ADMIN_PORT}"
+"""Of a process that is not configured otherwise."""
 
 
 class Number(click.FloatRange):

@@ -18,6 +18,10 @@ Ranks = Literal["auto", "off"]
 """Whether data-parallel ranks are looked for."""
 
 
+FORGET_S = 600.0
+"""For an engine that an agent has added, to be told of or to answer again."""
+
+
 class ListedEngine(msgspec.Struct):
     """`spec` is as configured; `divided_into` says how many ranks have been found, 0 for none."""
 

@@ -1,6 +1,5 @@
 """Numbers from records.
 
-quantile(q)   sorted[int(q * n)]
 throughput    requests that ended well / duration
 goodput       requests that ended well and met the objective (`Slo.met`) / duration
 hit ratio     sum of cached prompt tokens / sum of prompt tokens, over the requests for which
@@ -12,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from pointsman.traffic.outcome import Outcome, RequestRecord
+from pointsman.traffic.quantile import quantile
 from pointsman.traffic.slo import Slo
 
 CAUSES_MAX = 20
@@ -117,12 +117,9 @@ def quantiles(values: Iterable[float | None]) -> Quantiles | None:
     ordered = sorted(value for value in values if value is not None)
     if not ordered:
         return None
-
-    def at(q: float) -> float:
-        return ordered[min(int(q * len(ordered)), len(ordered) - 1)]
-
+    p50, p95, p99 = (quantile(ordered, share) for share in (0.50, 0.95, 0.99))
     mean = sum(ordered) / len(ordered)
-    return Quantiles(mean=mean, p50=at(0.50), p95=at(0.95), p99=at(0.99), max=ordered[-1])
+    return Quantiles(mean=mean, p50=p50, p95=p95, p99=p99, max=ordered[-1])
 
 
 def hit_ratio(records: Iterable[RequestRecord]) -> float | None:

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from pointsman.traffic.quantile import quantile
+
 BLOCK_TOKENS_MAX = 4096
 """Engines use blocks of 8 to 1,024 tokens and traces up to 512; prompts are written in pieces of
 at most this size."""
@@ -48,7 +50,7 @@ class TrafficSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarize(requests: Sequence[TrafficRequest]) -> TrafficSummary:
-    """Describe a stream in arrival order; quantiles are `sorted[int(q * n)]`."""
+    """Describe a stream in arrival order; quantiles of none are 0."""
     inputs = sorted(request.input_tokens for request in requests)
     outputs = sorted(request.output_tokens for request in requests)
     span_s = requests[-1].at_s - requests[0].at_s if requests else 0.0
@@ -58,11 +60,11 @@ def summarize(requests: Sequence[TrafficRequest]) -> TrafficSummary:
         span_s=span_s,
         rate_rps=len(requests) / span_s if span_s > 0 else 0.0,
         input_tokens_mean=_mean(inputs),
-        input_tokens_p50=_quantile(inputs, 0.50),
-        input_tokens_p99=_quantile(inputs, 0.99),
+        input_tokens_p50=quantile(inputs or [0], 0.50),
+        input_tokens_p99=quantile(inputs or [0], 0.99),
         output_tokens_mean=_mean(outputs),
-        output_tokens_p50=_quantile(outputs, 0.50),
-        output_tokens_p99=_quantile(outputs, 0.99),
+        output_tokens_p50=quantile(outputs or [0], 0.50),
+        output_tokens_p99=quantile(outputs or [0], 0.99),
     )
 
 
@@ -84,7 +86,3 @@ def conversations(requests: Iterable[TrafficRequest]) -> list[list[TrafficReques
 
 def _mean(values: Sequence[int]) -> float:
     return sum(values) / len(values) if values else 0.0
-
-
-def _quantile(ordered: Sequence[int], q: float) -> int:
-    return ordered[min(int(q * len(ordered)), len(ordered) - 1)] if ordered else 0

@@ -16,6 +16,7 @@ from pointsman.control.agents.attended import AttendedEngine
 from pointsman.control.agents.gathering import Gathering
 from pointsman.control.agents.session import AgentSession
 from pointsman.control.fleet import Fleet, NodeRefused
+from pointsman.control.listed import FORGET_S
 from pointsman.control.service import SchedulerService
 from pointsman.core.events import NodeFacts
 from pointsman.core.ids import NAME_PATTERN, NodeName
@@ -42,11 +43,11 @@ log = logging.getLogger(__name__)
 
 class ListenerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Without a `secret` whoever reaches the address may add engines, to which prompts are then
-    sent. `forget_s` is for an engine that an agent has added, to be told of or to answer again."""
+    sent."""
 
     address: ControlAddress = ControlAddress()
     secret: bytes | None = None
-    forget_s: float = 600.0
+    forget_s: float = FORGET_S
 
     def __repr__(self) -> str:
         """Without the secret: it must not get into a log."""
