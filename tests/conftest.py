@@ -29,3 +29,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite", action="store_true", help="write scenario files as they play; review the diff"
     )
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collectors' intervals of seconds become hundredths, so that a test need not wait."""
+    for place, seconds in (
+        ("scraper.INTERVAL_S_IDLE_MIN", 0.02),
+        ("scraper.INTERVAL_S_ERROR_MAX", 0.1),
+        ("describer.RETRY_S_MIN", 0.01),
+        ("describer.RETRY_S_MAX", 0.05),
+        ("describer.TIMEOUT_S", 0.5),
+        ("subscriber.REPLAY_PAUSE_S", 0.01),
+    ):
+        monkeypatch.setattr(f"pointsman.collectors.{place}", seconds)

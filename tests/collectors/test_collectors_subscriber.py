@@ -19,18 +19,14 @@ from pointsman.core.limits import NODES_MAX
 from tests.control.fake_engine import (
     Cluster,
     fake_engine,
-    hurry,
     running_cluster,
 )
 from tests.support.engines import running_engine
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
 TOPIC = b"kv@127.0.0.1:8000@m"
-
-
-@pytest.fixture(autouse=True)
-def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
 
 
 async def ask(url: str, text: str) -> None:

@@ -4,11 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from pointsman.collectors import describer, scraper, subscriber
 from pointsman.collectors.cadence import Cadence
 from pointsman.control.fleet import Fleet
 from pointsman.control.listed import Ranks
@@ -190,13 +188,3 @@ async def start_request(cluster: Cluster, request_id: str, model: str = "m") -> 
     )
     assert isinstance(verdicts[0], Placed), verdicts
     cluster.service.started(RequestId(request_id))
-
-
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Intervals of seconds become hundredths, so that a test need not wait."""
-    monkeypatch.setattr(scraper, "INTERVAL_S_IDLE_MIN", 0.02)
-    monkeypatch.setattr(scraper, "INTERVAL_S_ERROR_MAX", 0.1)
-    monkeypatch.setattr(describer, "RETRY_S_MIN", 0.01)
-    monkeypatch.setattr(describer, "RETRY_S_MAX", 0.05)
-    monkeypatch.setattr(describer, "TIMEOUT_S", 0.5)
-    monkeypatch.setattr(subscriber, "REPLAY_PAUSE_S", 0.01)

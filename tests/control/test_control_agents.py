@@ -32,7 +32,7 @@ from pointsman.wire.control import (
     unpack_digests,
 )
 from pointsman.wire.control_auth import Role, prove, proves
-from tests.control.fake_engine import Cluster, fake_engine, hurry, running_cluster
+from tests.control.fake_engine import Cluster, fake_engine, running_cluster
 from tests.support.agents import RawAgent
 from tests.support.waiting import eventually
 
@@ -45,8 +45,7 @@ BLOCKS = [BlockHash(number << 54 | 1) for number in range(BUCKETS)]
 
 
 @pytest.fixture(autouse=True)
-def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
+def _brief(hurried: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "GRACE_S", 0.1)
 
 

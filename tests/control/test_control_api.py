@@ -16,7 +16,9 @@ from pointsman.core.ids import ModelName, RequestId
 from pointsman.core.request import Request
 from pointsman.core.scheme import Namespace
 from pointsman.telemetry.cluster_metrics import ClusterMetrics, StateMetrics
-from tests.control.fake_engine import Cluster, fake_engine, hurry, running_cluster, start_request
+from tests.control.fake_engine import Cluster, fake_engine, running_cluster, start_request
+
+pytestmark = pytest.mark.usefixtures("hurried")
 
 Client = TestClient[web.Request, web.Application]
 
@@ -75,11 +77,6 @@ async def admin(cluster: Cluster, host: str = "127.0.0.1") -> AsyncIterator[Clie
     )
     async with TestClient(TestServer(api.application())) as client:
         yield client
-
-
-@pytest.fixture(autouse=True)
-def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
 
 
 @pytest.fixture

@@ -19,17 +19,13 @@ from tests.control.fake_engine import (
     HURRIED,
     Cluster,
     fake_engine,
-    hurry,
     running_cluster,
     start_request,
 )
 from tests.support.upstreams import closed_url
 from tests.support.waiting import eventually
 
-
-@pytest.fixture(autouse=True)
-def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
+pytestmark = pytest.mark.usefixtures("hurried")
 
 
 async def test_a_node_describes_itself_and_becomes_ready() -> None:

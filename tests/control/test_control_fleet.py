@@ -15,18 +15,14 @@ from pointsman.core.request import Outcome
 from tests.control.fake_engine import (
     HURRIED,
     fake_engine,
-    hurry,
     running_cluster,
     start_request,
 )
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
 NAME = NodeName("n")
-
-
-@pytest.fixture(autouse=True)
-def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
 
 
 async def test_a_node_that_retires_finishes_what_runs_and_takes_nothing_new() -> None:

@@ -14,17 +14,13 @@ from tests.control.fake_engine import (
     Cluster,
     FakeEngine,
     fake_engine,
-    hurry,
     running_cluster,
 )
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
 NAME = NodeName("n")
-
-
-@pytest.fixture(autouse=True)
-def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
 
 
 def of_ranks(engine: FakeEngine, count: int) -> None:

@@ -36,17 +36,14 @@ from pointsman.loadgen.runner import LoadOptions, LoadRun
 from pointsman.telemetry.collector_metrics import CollectorMetrics
 from pointsman.traffic.request import TrafficRequest
 from pointsman.wire.control import ControlAddress
-from tests.control.fake_engine import HURRIED, fake_engine, hurry, running_cluster
+from tests.control.fake_engine import HURRIED, fake_engine, running_cluster
 from tests.support import cancelling
 from tests.support.cancelling import Work, cancel_at_each_wait
 from tests.support.engines import running_engine
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
 NAME = NodeName("e")
-
-
-@pytest.fixture(autouse=True)
-def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
 
 
 async def test_what_is_left_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
