@@ -207,6 +207,17 @@ async def test_a_server_that_is_not_there_is_named() -> None:
     assert "connection refused. Remedy: start the server" in err
 
 
+async def test_a_server_that_never_answers_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bench_session, "ASK_S_MAX", 0.3)
+    async with rude_server(hangs) as server:
+        for given in ([], ["--model", "m", "--policy", "a", "--admin-url", server.url]):
+            code, _, err = await run_bench(server.url, *given)
+            assert code == 1
+            assert "not over within 0.3 s. Remedy: start the server" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

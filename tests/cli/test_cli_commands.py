@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from errno import ENOSPC
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import StringIO
@@ -14,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from pointsman import __version__, code_form
+from pointsman.cli import explain
 from pointsman.cli.explain import _INELIGIBLE
 from pointsman.cli.main import main
 from pointsman.cli.messages import say
@@ -186,6 +188,30 @@ def test_explain_names_a_server_that_speaks_no_http() -> None:
         code, _, err = run("explain", "--admin-url", url)
     assert code == 2
     assert f"no admin plane at {url}" in err
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_explain_does_not_wait_for_the_end_of_an_answer_that_has_none(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Endless(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            with suppress(ConnectionError):
+                while True:
+                    self.wfile.write(b" " * 4_096)
+
+        def log_message(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(explain, "ANSWER_BYTES_MAX", 100_000)
+    with HTTPServer(("127.0.0.1", 0), Endless) as server:
+        serving = threading.Thread(target=server.handle_request)
+        serving.start()
+        code, _, err = run("explain", "--admin-url", f"http://127.0.0.1:{server.server_port}")
+        serving.join()
+    assert code == 2
+    assert "its answer does not end" in err
 
 
 def test_explain_names_an_address_that_is_another_servers() -> None:

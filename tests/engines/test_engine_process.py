@@ -76,6 +76,11 @@ def test_options_refuse_a_replay_port_on_the_http_port() -> None:
         EngineOptions(port=5558, kv_events_port=5557)
 
 
+def test_options_refuse_a_model_without_a_name() -> None:
+    with pytest.raises(ValueError, match="no name"):
+        EngineOptions(model=" ")
+
+
 async def test_the_openai_client() -> None:
     async with (
         running_engine() as running,

@@ -298,6 +298,9 @@ async def test_transcription(http: aiohttp.ClientSession) -> None:
     form = aiohttp.FormData({"model": "sim"}, default_to_multipart=True)
     async with http.post("/v1/audio/transcriptions", data=form) as response:
         assert response.status == 400
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+    async with http.post("/v1/audio/transcriptions", data=b"--x", headers=headers) as response:
+        assert response.status == 400
 
 
 async def test_tokenize_agrees_with_usage_and_detokenize(http: aiohttp.ClientSession) -> None:

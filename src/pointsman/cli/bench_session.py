@@ -22,6 +22,9 @@ from pointsman.traffic.slo import Slo
 
 POLICY_PATH = "/pointsman/v1/policy"
 
+ASK_S_MAX = 30.0
+"""For what is asked before and between the runs; a busy engine takes its time to list models."""
+
 
 class SessionError(Exception):
     """The server or its admin port did not do what the bench needs. `runs` are those before."""
@@ -65,7 +68,7 @@ async def run_plan(plan: Plan, *, begin: Callable[[str], OnRecord]) -> list[Run]
         return [await _run(plan, model, policy=None, number=0, on_record=begin(plan.label))]
     assert plan.admin is not None, "policies without an admin URL"
     runs: list[Run] = []
-    with closing(LoadClient(plan.admin)) as admin:
+    with closing(LoadClient(plan.admin, limits=_asking())) as admin:
         try:
             async with _policy_put_back(admin, plan.policies):
                 await _run_policies(plan, model, admin, begin, runs)
@@ -138,6 +141,10 @@ async def _stopped_by_interrupt(load: LoadRun) -> AsyncIterator[asyncio.Event]:
         yield stopped
 
 
+def _asking() -> ClientLimits:
+    return ClientLimits(timeout_s=ASK_S_MAX)
+
+
 class _Model(msgspec.Struct):
     id: str
 
@@ -152,7 +159,7 @@ class _Policy(msgspec.Struct):
 
 
 async def _first_model(plan: Plan) -> str:
-    with closing(LoadClient(plan.target, api_key=plan.api_key)) as client:
+    with closing(LoadClient(plan.target, api_key=plan.api_key, limits=_asking())) as client:
         try:
             status, body = await client.fetch("GET", "/v1/models")
         except ConnectionError as error:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -18,9 +19,16 @@ from pointsman.core.scheme import Unit
 from pointsman.decoding import Undecodable, decoded, decoded_or_none
 
 if TYPE_CHECKING:
+    from http.client import HTTPResponse
+
     from rich.table import Table
 
 TIMEOUT_S = 10.0
+
+ANSWER_BYTES_MAX = 64 * 1024 * 1024
+"""A decision over all nodes there may be has a few MiB."""
+
+READ_BYTES = 64 * 1024
 
 T = TypeVar("T")
 
@@ -145,25 +153,47 @@ def _body(file: Path | None, prompt: str | None, model: str | None) -> bytes:
 
 def _ask(url: str, into: type[T], body: bytes | None = None) -> T:
     """The answer; leaves with the admin plane's own words if it is a refusal."""
+    status, said = _answer(url, body)
+    if status >= 400:
+        problem = _problem(said, status)
+        if problem.code == "route_not_found":  # the gateway's own word: no admin plane has it
+            fail(f"{url} is the API, not the admin plane (by default {ADMIN_URL})")
+        fail(problem.message, code=1 if status == 404 else 2)
+    try:
+        return decoded(msgspec.json.Decoder(into, dec_hook=_row).decode, said)
+    except Undecodable:
+        fail(f"{url} answers as no admin plane does (by default it is at {ADMIN_URL})")
+
+
+def _answer(url: str, body: bytes | None) -> tuple[int, bytes]:
+    """Of whatever status; leaves where there is none."""
     import urllib.error  # noqa: PLC0415 - 30 ms that `--help` need not spend
     import urllib.request  # noqa: PLC0415
     from http.client import HTTPException  # noqa: PLC0415
 
     request = urllib.request.Request(url, data=body)  # noqa: S310 - the user's own URL
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:  # noqa: S310
-            return decoded(msgspec.json.Decoder(into, dec_hook=_row).decode, reply.read())
-    except Undecodable:
-        fail(f"{url} answers as no admin plane does (by default it is at {ADMIN_URL})")
-    except urllib.error.HTTPError as refusal:
-        problem = _problem(refusal.read(), refusal.code)
-        if problem.code == "route_not_found":  # the gateway's own word: no admin plane has it
-            fail(f"{url} is the API, not the admin plane (by default {ADMIN_URL})")
-        fail(problem.message, code=1 if refusal.code == 404 else 2)
-    except (urllib.error.URLError, HTTPException, OSError, ValueError) as error:
+        try:
+            reply = urllib.request.urlopen(request, timeout=TIMEOUT_S)  # noqa: S310 - as above
+        except urllib.error.HTTPError as refusal:
+            reply = refusal
+        with reply:
+            return reply.status, _whole(reply)
+    except (HTTPException, OSError, ValueError) as error:
         cause = getattr(error, "reason", error)
         cause = getattr(cause, "strerror", None) or cause
         fail(f"no admin plane at {url}: {cause}; is `pointsman up` or `serve` running?")
+
+
+def _whole(reply: "HTTPResponse") -> bytes:
+    """What it says to the end. Raises TimeoutError where there is none: the timeout of a connection
+    is one of its silence."""
+    until_s, said = monotonic() + TIMEOUT_S, bytearray()
+    while piece := reply.read1(READ_BYTES):
+        said += piece
+        if len(said) > ANSWER_BYTES_MAX or monotonic() > until_s:
+            raise TimeoutError("its answer does not end")
+    return bytes(said)
 
 
 def _row(_kind: type[Row], told: dict[str, Any]) -> Row:

@@ -58,6 +58,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Raise ValueError for an option that cannot work."""
         if self.profile not in PROFILES:
             raise ValueError(f"unknown profile {self.profile!r}; known: {', '.join(PROFILES)}")
+        if not self.model.strip():
+            raise ValueError("the model has no name")
         if not self.speed > 0:
             raise ValueError(f"speed must be above 0, not {self.speed}")
         if self.kv_events_port and self.port - self.kv_events_port in range(

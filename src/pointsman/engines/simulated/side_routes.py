@@ -167,7 +167,10 @@ class SideRoutes:
 
     async def transcriptions(self, request: web.BaseRequest) -> web.StreamResponse:
         """A multipart upload; the text depends on the audio's bytes alone."""
-        form = await request.post()
+        try:
+            form = await request.post()
+        except ValueError as error:  # as FastAPI answers to what is no form
+            raise ApiError(400, "There was an error parsing the body") from error
         await self._engine.admit(request)
         file, model = form.get("file"), form.get("model")
         if not isinstance(file, web.FileField):
