@@ -152,8 +152,8 @@ def test_who_is_ahead_waits_for_the_same_nodes_and_is_as_urgent() -> None:
     queue.add(attempt("elsewhere", pool="long"), 0.0)
     queue.add(attempt("low", priority=-1), 0.0)
     queue.add(attempt("same"), 0.0)
-    assert queue.ahead(request("x")) == 1
-    assert queue.ahead(request("x", priority=-1)) == 2
+    assert queue.as_urgent(request("x")) == 1
+    assert queue.as_urgent(request("x", priority=-1)) == 2
 
 
 @given(st.lists(st.sampled_from("abcd"), max_size=20), st.sampled_from("abe"))

@@ -76,7 +76,7 @@ class Router:
         if policy.prunes and not every_node:
             seen = shortlist(nodes, levels, self._cluster.placements)
         rows = self._rows(seen, request, demand, levels, now_s=now_s)
-        if ahead := min(self._held.ahead(request), ahead_max):
+        if ahead := min(self._held.as_urgent(request), ahead_max):
             add_held(rows, ahead * len(rows) / len(nodes))
         if again:
             for node, row in zip(seen, rows, strict=True):

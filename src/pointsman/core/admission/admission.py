@@ -79,7 +79,7 @@ class Admission:
         if any(row.inflight == 0 for row in route.rows):
             return None
         is_very_long = self.is_very_long(route.demand)
-        if not self.held.ahead(request, is_very_long=is_very_long):
+        if not self.held.as_urgent(request, is_very_long=is_very_long):
             return None
         return Hold("queue: others have waited longer for this room")
 
@@ -202,13 +202,13 @@ class Admission:
 
     def _drain_per_s(self, request: Request) -> float | None:
         """Requests that its nodes take in a second; None where nothing is known of it."""
-        loads, held = self.loads, self.loads.part(request).all
+        loads, there = self.loads, self.loads.part(request).all
         execution_s = loads.executions.mean_s(request.model)
-        if execution_s is None or not held.inflight:
+        if execution_s is None or not there.inflight:
             return None
         first_token_s = loads.first_tokens.mean_s(request.model)
-        starts_per_s = held.prefills / first_token_s if first_token_s else 0.0
-        return max(starts_per_s, held.inflight / execution_s)
+        starts_per_s = there.prefills / first_token_s if first_token_s else 0.0
+        return max(starts_per_s, there.inflight / execution_s)
 
     def _overtaking_per_s(self, request: Request, now_s: float) -> float:
         rates = self._arrivals.get(request.model, ())

@@ -91,7 +91,7 @@ class FairOrder:
         """Forget a request that will never be served. It has taken nobody's turn."""
         self._levels[waiting.request.priority].remove(waiting)
 
-    def ahead(self, priority: int) -> int:
+    def as_urgent(self, priority: int) -> int:
         """How many are at least as urgent."""
         return sum(len(level) for p, level in self._levels.items() if p >= priority)
 
@@ -101,7 +101,7 @@ class FairOrder:
         priority = request.priority
         level = self._levels.get(priority)
         equal = 0 if level is None else level.before(request.tenant)
-        return self.ahead(priority + 1) + equal
+        return self.as_urgent(priority + 1) + equal
 
     def lowest(self) -> int | None:
         """The lowest priority of those that wait; None where nobody does."""

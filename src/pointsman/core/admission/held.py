@@ -158,12 +158,12 @@ class HeldQueue:
         lowest = [line.order.lowest() for line in self._lines.values()]
         return any(priority is not None and priority < request.priority for priority in lowest)
 
-    def ahead(self, request: Request, *, is_very_long: bool = False) -> int:
+    def as_urgent(self, request: Request, *, is_very_long: bool = False) -> int:
         """How many wait for the same nodes and are at least as urgent."""
         if not self._lines:
             return 0
         line = self._lines.get((part_key(request), is_very_long))
-        return 0 if line is None else line.order.ahead(request.priority)
+        return 0 if line is None else line.order.as_urgent(request.priority)
 
     def before(self, request: Request, *, is_very_long: bool = False) -> int:
         """The most that have their turn before it, of those that wait for the same nodes."""

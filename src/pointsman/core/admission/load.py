@@ -127,11 +127,11 @@ class Part:
             self.all.prefills / (nodes * rules.backlog_prefills),
         )
 
-    def _share(self, held: Holding, foreign: int) -> float:
+    def _share(self, holding: Holding, foreign: int) -> float:
         if not self.slots:
             return 0.0
-        share = (held.inflight + foreign) / self.slots
-        return max(share, held.blocks / self.blocks) if self.blocks else share
+        share = (holding.inflight + foreign) / self.slots
+        return max(share, holding.blocks / self.blocks) if self.blocks else share
 
 
 def _blocks(nodes: list[Node], ledger: Ledger) -> int:
@@ -255,11 +255,11 @@ class Loads:
         if request.priority >= PRIORITY_HIGH:
             account.urge(now_s + self.rules.urgent_memory_s)
         self._burdens[request.id] = burden
-        for held in account.holdings(request.priority, is_long=is_long):
-            held.inflight += 1
-            held.blocks += blocks
-            held.prefill_s += prefill_s
-            held.prefills += 1
+        for holding in account.holdings(request.priority, is_long=is_long):
+            holding.inflight += 1
+            holding.blocks += blocks
+            holding.prefill_s += prefill_s
+            holding.prefills += 1
 
     def prefilled(self, request_id: RequestId, now_s: float) -> None:
         """Note that its first token is there, or is taken to be. A second call changes nothing."""
@@ -267,9 +267,9 @@ class Loads:
         if burden is None or not burden.prefills:
             return
         prefill_s, burden.prefill_s, burden.prefills = burden.prefill_s, 0.0, False
-        for held in burden.account.holdings(burden.priority, is_long=burden.is_long):
-            held.prefill_s -= prefill_s
-            held.prefills -= 1
+        for holding in burden.account.holdings(burden.priority, is_long=burden.is_long):
+            holding.prefill_s -= prefill_s
+            holding.prefills -= 1
         self.first_tokens.took(burden.model, now_s - burden.placed_s)
 
     def release(self, request_id: RequestId, freed_blocks: int, now_s: float) -> None:
@@ -277,17 +277,17 @@ class Loads:
         burden = self._burdens.pop(request_id, None)
         if burden is None:
             return
-        for held in burden.account.holdings(burden.priority, is_long=burden.is_long):
-            held.inflight -= 1
-            held.blocks -= burden.blocks
-            held.prefill_s -= burden.prefill_s
-            held.prefills -= burden.prefills
-            if not held.inflight:
-                held.prefill_s = 0.0  # rounding does not add up
+        for holding in burden.account.holdings(burden.priority, is_long=burden.is_long):
+            holding.inflight -= 1
+            holding.blocks -= burden.blocks
+            holding.prefill_s -= burden.prefill_s
+            holding.prefills -= burden.prefills
+            if not holding.inflight:
+                holding.prefill_s = 0.0  # rounding does not add up
         account, outlasting = burden.account, burden.blocks - freed_blocks
         if outlasting:
-            for held in [account.all, *[part.all for part in account.parts]]:
-                held.blocks += outlasting  # what it shared is others' from here on
+            for holding in [account.all, *[part.all for part in account.parts]]:
+                holding.blocks += outlasting  # what it shared is others' from here on
         if not burden.prefills:
             self.executions.took(burden.model, now_s - burden.placed_s)
 
@@ -340,9 +340,9 @@ class Loads:
             assert part.all.blocks == sum(a.all.blocks for a in accounts), part.all.blocks
 
 
-def _check(held: Holding, burdens: list[_Burden], blocks: int | None = None) -> None:
+def _check(holding: Holding, burdens: list[_Burden], blocks: int | None = None) -> None:
     """Assert that a holding is the sum of its burdens; of blocks, `blocks` where that is given."""
     blocks = sum(burden.blocks for burden in burdens) if blocks is None else blocks
-    assert held.inflight == len(burdens), (held.inflight, burdens)
-    assert held.blocks == blocks, (held.blocks, blocks)
-    assert abs(held.prefill_s - sum(b.prefill_s for b in burdens)) < 1e-3, held.prefill_s
+    assert holding.inflight == len(burdens), (holding.inflight, burdens)
+    assert holding.blocks == blocks, (holding.blocks, blocks)
+    assert abs(holding.prefill_s - sum(b.prefill_s for b in burdens)) < 1e-3, holding.prefill_s

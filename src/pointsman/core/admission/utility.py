@@ -74,12 +74,12 @@ class UtilityOrder:
         del self._waiting[waiting.request.id]
         self._counts[waiting.request.priority] -= 1
 
-    def ahead(self, priority: int) -> int:
+    def as_urgent(self, priority: int) -> int:
         """How many are at least as urgent; who merely has more utility is not counted."""
         return sum(count for p, count in self._counts.items() if p >= priority)
 
     def before(self, request: Request) -> int:
-        return self.ahead(request.priority)
+        return self.as_urgent(request.priority)
 
     def lowest(self) -> int | None:
         return min((p for p, count in self._counts.items() if count), default=None)
