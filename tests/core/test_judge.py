@@ -313,6 +313,24 @@ def test_a_slow_node_is_priced_as_slow_and_stays_suspected_until_it_is_not() -> 
     assert ward.decode_s("a") == ward.decode_s("b")
 
 
+def test_what_a_node_that_is_alone_of_its_kind_has_become_is_no_sickness_for_good() -> None:
+    """No peer tells how fast it should be. In a fleet of many kinds it kept a third of its work."""
+    ward = Ward("a", "b", "c")
+    ward.describe("a", kv_blocks=77)
+    teach(ward.node("a").calibration)
+    for factor in (1, 10):
+        for _ in range(SLOW_SAMPLES):
+            ward.answer("b", 0.1)
+            ward.answer("c", 0.1)
+            ward.answer("a", 0.1 * factor, decode_s=0.5 * factor)
+    assert ward.health("a") is Health.SUSPECT
+    for _ in range(64):
+        ward.answer("a", 1.0, decode_s=5.0)
+    ward.advance(2 * SUSPECT_S)
+    assert ward.health("a") in (Health.WARMING, Health.READY)
+    assert ward.decode_s("a") > 3 * ward.decode_s("b")
+
+
 def test_now_and_then_a_slow_answer_does_not_keep_a_node_suspected() -> None:
     ward = ward_of_a_slow_node("a", "b", "c")
     for _ in range(20):

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from random import Random
+from statistics import fmean
 
 import pytest
 from msgspec.structs import replace
 
 from pointsman.sim import Scenario
 from pointsman.sim.scenario import Clients, Knowledge, NodeGroup
-from pointsman.traffic.outcome import Outcome
+from pointsman.traffic.outcome import Outcome, RequestRecord
 from tests.support.profiles import SMALL
 from tests.support.simulation import ask, run
 
@@ -37,6 +38,32 @@ def test_a_full_fleet_is_used_by_its_speeds(rate_rps: float) -> None:
 def test_what_the_fastest_can_serve_it_serves() -> None:
     fast, middle, slow = shares("marginal_cost", 4.0)
     assert fast > 0.7 > middle > slow
+
+
+def test_engines_of_three_kinds_that_are_full_get_what_they_can_do() -> None:
+    kinds = (
+        NodeGroup(profile=WIDE, slowdown=0.4, sequences_max=4, tells_running_max=True),
+        NodeGroup(profile=WIDE, sequences_max=8, kv_tokens=64_000),
+        NodeGroup(profile=WIDE, sequences_max=8, kv_tokens=63_000, slowdown=1.2),
+    )
+    records = full(36, *kinds)
+    counts = Counter(record.node for record in records)
+    shares = [counts[f"node-{n}"] / counts.total() for n in range(len(kinds))]
+    able = [answers_per_s(kind) for kind in kinds]
+    assert shares == pytest.approx([each / sum(able) for each in able], abs=0.07)
+
+
+def answers_per_s(kind: NodeGroup) -> float:
+    """Of one engine alone, kept full."""
+    return 12 / fmean(record.e2e_s for record in full(12, kind))
+
+
+def full(clients: int, *fleet: NodeGroup) -> list[RequestRecord]:
+    """What clients get, once speeds are known, that ask again as soon as they have an answer."""
+    scenario = Scenario(name="full", fleet=fleet, clients=Clients(closed_loop=True))
+    count = 2 * LEARNING
+    asked = [ask(0.0, 64, 16, session=f"s{n % clients}", turn=n // clients) for n in range(count)]
+    return list(run(scenario, asked).records[LEARNING:])
 
 
 WIDE = replace(SMALL, kv_blocks=4_096, max_num_seqs=64)

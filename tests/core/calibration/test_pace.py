@@ -118,6 +118,24 @@ def test_half_of_a_class_may_be_slow_from_the_start() -> None:
     assert prefill_s(nodes[1]) / prefill_s(nodes[0]) == pytest.approx(2.5, rel=0.3)
 
 
+def test_who_is_alone_in_a_class_is_not_slower_than_it() -> None:
+    """Nobody else would ever teach the class what it has become, or was all along."""
+    [node], rng = grown_up(1.0)
+    for _ in range(60):
+        observe(node, rng, factor=4.0)
+    assert node.slowdown == 1.0
+    assert decode_s(node) == pytest.approx(4 * STEP_S, rel=0.3)
+
+
+def test_a_whole_class_that_becomes_slower_stays_one() -> None:
+    nodes, rng = grown_up(1.0, 1.0, 1.0)
+    for _ in range(60):
+        for node in nodes:
+            observe(node, rng, factor=4.0)
+    assert {node.slowdown for node in nodes} == {1.0}
+    assert len({decode_s(node) for node in nodes}) == 1
+
+
 def test_a_node_keeps_what_it_learned_itself_in_another_class() -> None:
     (slow, _), _ = grown_up(3, 1)
     moved = slow.within(Calibration())

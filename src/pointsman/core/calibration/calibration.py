@@ -26,7 +26,7 @@ class Calibration:
     or faster than its prior as prefills are.
     """
 
-    __slots__ = ("calibrated", "decode", "prefill", "prior")
+    __slots__ = ("calibrated", "decode", "prefill", "prior", "strangers")
 
     def __init__(self, prior: Speeds = PRIOR) -> None:
         self.prior = prior
@@ -35,6 +35,7 @@ class Calibration:
         )
         self.decode = Fit(self._decode_prior(1.0))
         self.calibrated = False
+        self.strangers = 0  # samples in a row of engines of the kind that it does not describe
 
     def __repr__(self) -> str:
         return f"<Calibration {self.prefill} {self.decode}>"

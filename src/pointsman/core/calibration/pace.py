@@ -12,6 +12,9 @@ A node that is believed slow is given little work, and would never be seen to re
 nothing runs there and no sample has confirmed it for `trial_after_s` it counts as any other for
 one short request, whose sample decides at once.
 
+Where only nodes that are slower have told anything for a while, they are what the class has become,
+and teach it: a node that is alone in its class cannot be slower than it for good.
+
 Samples come with the ends of answers. Where those of a node take several times as long as foreseen
 and its peers' do not, the judge says so sooner (`slowed`), and the node goes by that at once.
 
@@ -28,6 +31,7 @@ from pointsman.core.rules import HealthRules
 
 _MEMORY_SAMPLES: Final = 16.0
 _DEAD_BAND: Final = 0.25  # of the logarithm: 28 % slower
+_STRANGERS_MAX: Final = 32  # samples of slower nodes in a row; then they are the class
 _LOG_MAX: Final = 3.0  # one sample counts as 20 times slower at most
 
 _RULES = HealthRules()
@@ -214,4 +218,6 @@ class Pace:
         if slow and not self._own.calibrated:
             self._own = self._class.slowed(self._factor)
         self.in_force = self._own if slow else self._class
-        return (self._own,) if slow else (self._own, self._class)
+        self._class.strangers = self._class.strangers + 1 if slow else 0
+        is_apart = slow and self._class.strangers <= _STRANGERS_MAX
+        return (self._own,) if is_apart else (self._own, self._class)
