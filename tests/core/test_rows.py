@@ -145,6 +145,26 @@ def test_decoding_is_interrupted_by_as_much_as_prefills_took_of_late() -> None:
     assert seen(driver, "a").interrupted_s == pytest.approx(0.0, abs=1e-3)
 
 
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_the_clock_corrects_what_was_foreseen_of_prefills(factor: float) -> None:
+    """Decoding stands still for as long as they took, and of those that wait as much more or less
+    is over in a second."""
+    driver, text = Driver(), "a long prompt " * 20_000
+    driver.ready("a")
+    (node,) = driver.nodes
+    driver.arrive("r1", text, max_output_tokens=10)
+    foreseen_s = node.queue_s
+    driver.now_s += factor * foreseen_s
+    driver.start("r1")
+    took_share = factor * foreseen_s / PREFILL_MEMORY_S
+    assert node.prefill_share(driver.now_s) == pytest.approx(took_share)
+    driver.arrive("r2", "another " + text, max_output_tokens=10)
+    before_s = node.queue_ahead_s(driver.now_s)
+    driver.now_s += 1.0
+    over_s = before_s - node.queue_ahead_s(driver.now_s)
+    assert over_s == pytest.approx(1 / factor, rel=0.15)
+
+
 def test_work_is_in_the_way_of_those_who_come_back() -> None:
     """To a node that holds their prefix; who came for nothing that is cached may go elsewhere."""
     driver, text = two_nodes(), "a long prompt " * 400

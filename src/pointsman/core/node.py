@@ -36,6 +36,9 @@ _FULL_LOAD_S: Final = 1e6
 """What a node counts in addition that runs as many as it can: more than any load. So it comes
 behind all that have room."""
 
+_FORESEEN_RIGHT_S: Final = 1.0
+"""So many prefill seconds are taken to have been foreseen right, until more than that are over."""
+
 _SLO_MEMORY: Final = 16.0  # requests
 
 CONTEXT_TOKENS_UNKNOWN: Final = 1 << 60
@@ -80,6 +83,8 @@ class Node:
         self.queue_s = 0.0
         self.prefilled_s = 0.0
         self._prefilled_lately_s = Faded()
+        self._foreseen_lately_s = Faded()  # for what was prefilled
+        self._foreseen_per_s = 1.0  # what is over in a second of what was foreseen
         self._returned_lately = Faded()
         self.kv_tokens = 0
         self.output_tokens = 0
@@ -136,11 +141,11 @@ class Node:
         return not self.inflight or self.inflight + self.foreign(now_s) < self.running_max
 
     def queue_ahead_s(self, now_s: float) -> float:
-        """Prefill seconds still ahead of a newcomer: the head's elapsed time is taken off,
-        but no more than the head itself, whose prediction may have been short."""
+        """Prefill seconds still ahead of a newcomer: what the head's elapsed time is worth is taken
+        off, but no more than the head itself, whose prediction may have been short."""
         if not self.prefills:
             return 0.0
-        done_s = now_s - self._head_since_s
+        done_s = self._foreseen_per_s * (now_s - self._head_since_s)
         done_s = min(done_s, self._head_s)
         return self.queue_s - done_s if self.queue_s > done_s else 0.0
 
@@ -149,7 +154,8 @@ class Node:
         return now_s - self._head_since_s - self._head_s if self.prefills else 0.0
 
     def prefill_share(self, now_s: float) -> float:
-        """Share of its time that went to prefills of late."""
+        """Share of its time in which there were prefills of late: by the clock, whatever they were
+        foreseen to take."""
         return self._prefilled_lately_s.at(now_s, PREFILL_MEMORY_S) / PREFILL_MEMORY_S
 
     def returns_per_s(self, now_s: float) -> float:
@@ -193,6 +199,7 @@ class Node:
         work = self.prefills.pop(request_id, None)
         if work is None:
             return
+        self._note_prefilled(work.prefill_s, now_s)
         head = next(iter(self.prefills.values()), None)
         self._head_since_s, self._head_s = now_s, 0.0 if head is None else head.prefill_s
         self.waiting -= 1
@@ -200,9 +207,17 @@ class Node:
         self.queue_attention -= work.attention
         self.queue_s -= work.prefill_s
         self.prefilled_s += work.prefill_s
-        self._prefilled_lately_s.add(work.prefill_s, now_s, PREFILL_MEMORY_S)
         if not self.prefills:
             self.queue_s = self.queue_attention = 0.0  # rounding does not add up
+
+    def _note_prefilled(self, foreseen_s: float, now_s: float) -> None:
+        """A prefill is over, and the clock says what it took. What is foreseen for those that wait
+        goes by in as much more or less time."""
+        memory_s, lately_s = PREFILL_MEMORY_S, self._prefilled_lately_s
+        lately_s.add(now_s - self._head_since_s, now_s, memory_s)
+        self._foreseen_lately_s.add(foreseen_s, now_s, memory_s)
+        known_s = _FORESEEN_RIGHT_S + self._foreseen_lately_s.at(now_s, memory_s)
+        self._foreseen_per_s = known_s / (_FORESEEN_RIGHT_S + lately_s.at(now_s, memory_s))
 
     def unbook(self, request_id: RequestId, work: Work, now_s: float) -> None:
         self._end_prefill(request_id, now_s)
