@@ -114,6 +114,35 @@ async def test_a_full_disk_does_not_stop_the_service() -> None:
     assert log.state().lines_lost == 2
 
 
+class _Small(io.BytesIO):
+    """A disk with room for so many bytes, until some are deleted."""
+
+    room = 0
+
+    def write(self, data: Any) -> int:
+        if not self.room:
+            raise OSError(28, "No space left on device")
+        written = super().write(bytes(data)[: self.room])
+        self.room -= written
+        return written
+
+
+async def test_a_line_that_a_full_disk_cut_spoils_no_other() -> None:
+    disk = _Small()
+    log = AccessLog(disk)
+    disk.room = 40
+    for _ in range(3):
+        log.exchange_ended(STREAMED)
+        log.flush()
+    disk.room = 10_000
+    log.exchange_ended(STREAMED)
+    log.close()
+    cut, whole = disk.getvalue().splitlines()
+    assert len(cut) == 40
+    assert json.loads(whole)["end"] == "finished"
+    assert log.state().lines_lost == 3
+
+
 def pipe() -> tuple[BinaryIO, BinaryIO]:
     reader, writer = os.pipe()
     return open(reader, "rb", buffering=0), open(writer, "wb", buffering=0)

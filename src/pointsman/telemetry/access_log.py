@@ -86,6 +86,7 @@ class AccessLog:
         self._lines_lost = 0
         self._loses = False
         self._has_begun_line = False  # a part of the first line is written
+        self._is_torn = False  # … of one whose rest is lost
         self._poll = poll_of(stream)
 
     def state(self) -> AccessLogState:
@@ -130,6 +131,9 @@ class AccessLog:
         taken, poll = 0, self._poll
         if poll is not None and not poll.poll(0):
             return
+        if self._is_torn:  # the next line begins on its own
+            self._stream.write(b"\n")
+            self._is_torn = False
         lines = memoryview(bytes(self._buffer))
         try:
             while taken < len(lines) and (poll is None or poll.poll(0)):
@@ -148,6 +152,9 @@ class AccessLog:
         """Give up everything behind the first `kept` bytes, and count it."""
         self._lines_lost += self._buffer.count(b"\n", kept)
         del self._buffer[kept:]
+        if not kept:
+            self._is_torn = self._is_torn or self._has_begun_line
+            self._has_begun_line = False
         if not self._loses:
             log.warning("the access log takes nothing: lines are lost")
         self._loses = True
