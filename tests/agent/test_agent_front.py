@@ -276,6 +276,12 @@ async def test_a_target_is_a_path_of_the_engine() -> None:
             assert b" 400 " in await raw(s.front.port, target)
 
 
+async def test_what_is_no_http_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with fronted() as s:
+        assert b" 400 " in await raw(s.front.port, "/health", field="no field")
+    assert not caplog.records
+
+
 async def test_what_the_gateway_lets_through_is_not_too_long() -> None:
     lengths = []
 

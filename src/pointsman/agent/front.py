@@ -16,6 +16,7 @@ from typing import Final
 import aiohttp
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -55,6 +56,16 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _ADDED = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")  # by aiohttp, if not there
 
 log = logging.getLogger(__name__)
+
+
+def _tells_of_us(record: logging.LogRecord) -> bool:
+    """aiohttp's server has a stack trace for whatever it is sent that is no HTTP."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError)
+
+
+_http_log = logging.getLogger(f"{__name__}.http")
+_http_log.addFilter(_tells_of_us)
 
 
 class FrontOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +125,7 @@ class Front:
                 self._handle,
                 handler_cancellation=True,
                 access_log=None,
+                logger=_http_log,
                 auto_decompress=False,
                 max_line_size=HEAD_BYTES_MAX,
                 max_field_size=HEAD_BYTES_MAX,
