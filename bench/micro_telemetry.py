@@ -9,35 +9,11 @@ from typing import BinaryIO, cast
 from prometheus_client import CollectorRegistry, generate_latest
 
 from bench.timing import median_us
-from pointsman.core.decision import Decision, Ruling
-from pointsman.core.ids import NodeName, RequestId
 from pointsman.telemetry.access_log import AccessLog
 from pointsman.telemetry.decisions import DecisionRing
 from pointsman.telemetry.metrics import RequestMetrics
 from tests.support.rows import row
-from tests.telemetry.records import STREAMED
-
-
-def decision(request_id: RequestId) -> Decision:
-    candidate = row("n")
-    return Decision(
-        request_id=request_id,
-        model=STREAMED.model,
-        at_s=0.0,
-        ruling=Ruling.PLACED,
-        policy="marginal_cost",
-        why="least delay for all",
-        node=NodeName("n"),
-        attempt=1,
-        prompt_tokens=1,
-        output_tokens_expected=1,
-        hit_tokens=0,
-        queued_s=0.0,
-        candidate_count=1,
-        tie_count=1,
-        candidates=(candidate,) * 8,
-        excluded=(),
-    )
+from tests.telemetry.records import STREAMED, decision
 
 
 class _Nowhere(io.RawIOBase):
@@ -61,7 +37,7 @@ def main() -> None:
     registry = CollectorRegistry()
     metrics = RequestMetrics(registry, lambda: {STREAMED.model})
     ring = DecisionRing()
-    one = decision(RequestId("x"))
+    one = decision("x", candidates=(row("n"),) * 8)
     log = _UnarmedLog(cast("BinaryIO", _Nowhere()))
     costs = {
         "metrics of a finished request": median_us(lambda: metrics.exchange_ended(STREAMED)),

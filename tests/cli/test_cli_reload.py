@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from pointsman.cli import config_file, reload
-from pointsman.cli.config import Admin, Config, Engine, Key, Listen, Log
+from pointsman.cli.config import Config, Engine, Key, Listen
 from pointsman.cli.config_change import with_names
 from pointsman.cli.engine_changes import apply_engines
 from pointsman.cli.process import Process
@@ -20,7 +20,7 @@ from pointsman.cli.reload import Reloader, Result, Source
 from pointsman.control import fleet
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName
-from tests.support.cluster import running_process
+from tests.support.cluster import quiet_config, running_process
 from tests.support.engines import running_engine
 from tests.support.processes import serving
 from tests.support.waiting import eventually
@@ -256,7 +256,7 @@ async def test_an_engine_that_finds_no_place_keeps_no_other_out(
 
 
 async def test_what_cannot_be_applied_is_not_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = Config(listen=Listen(port=0), admin=Admin(port=0), log=Log(access="none"))
+    before = quiet_config()
     async with running_process(before) as process:
         monkeypatch.setattr(process.fleet, "apply", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):

@@ -13,7 +13,7 @@ import pytest
 
 from pointsman.cli.config import Admin, Config, Listen
 from tests.support.raw_cluster import raw_cluster
-from tests.support.upstreams import OK_BODY, STREAM, Client, Served, answer_ok, post
+from tests.support.upstreams import OK_BODY, STREAM, Client, Served, answer_ok, post, two_events
 
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
 SNIPPET = Path(__file__).parents[2] / "docs" / "nginx.conf"
@@ -70,16 +70,9 @@ async def test_events_pass_nginx_one_by_one(location: str, tmp_path: Path) -> No
     """Seen with other gateways behind it: a pause, and then a wall of text."""
     gate = asyncio.Event()
 
-    async def stream(served: Served) -> None:
-        await served.begin_stream()
-        await served.chunk(b"data: 1\n\n")
-        await gate.wait()
-        await served.chunk(b"data: 2\n\n")
-        await served.end_stream()
-
     text = DEFAULTS if location == "defaults" else SNIPPET.read_text()
     async with (
-        raw_cluster(stream) as cluster,
+        raw_cluster(two_events(gate)) as cluster,
         nginx(tmp_path, text, cluster.process.port) as port,
     ):
         client = Client(*await asyncio.open_connection("127.0.0.1", port))

@@ -11,8 +11,8 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from pointsman.cli.config import Admin, Config, Key, Listen, Log
-from tests.support.cluster import Cluster, running_cluster
+from pointsman.cli.config import Config, Key, Listen
+from tests.support.cluster import Cluster, quiet_config, running_cluster
 from tests.support.engines import running_engine
 from tests.support.processes import run, serving
 
@@ -24,12 +24,7 @@ def keyed(**rules: Any) -> Config:
     """A gateway that knows one key."""
     digest = hashlib.sha256(SECRET.encode()).hexdigest()
     key = Key(name="team", hash=f"sha256:{digest}", **rules)
-    return Config(
-        listen=Listen(port=0, reply_headers=True),
-        admin=Admin(port=0),
-        keys=(key,),
-        log=Log(access="none"),
-    )
+    return quiet_config(listen=Listen(port=0, reply_headers=True), keys=(key,))
 
 
 @asynccontextmanager

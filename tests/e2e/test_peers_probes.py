@@ -13,8 +13,8 @@ from collections import Counter
 
 import pytest
 
-from pointsman.cli.config import Admin, Config, Listen, Log
-from tests.support.cluster import running_cluster
+from pointsman.cli.config import Listen
+from tests.support.cluster import quiet_config, running_cluster
 from tests.support.raw_cluster import raw_cluster
 from tests.support.upstreams import OK_BODY, STREAM, Received, Served, answer_ok, get, post
 
@@ -140,7 +140,7 @@ async def test_a_preflight_is_answered_as_configured(
     origins: tuple[str, ...], allowed: str
 ) -> None:
     listen = Listen(port=0, cors_origins=origins, api_keys=("key",))
-    base = Config(listen=listen, admin=Admin(port=0), log=Log(access="none"))
+    base = quiet_config(listen=listen)
     lines = ("Origin: https://app.example", "Access-Control-Request-Method: POST")
     stranger = ("Origin: https://other.example", "Access-Control-Request-Method: POST")
     path = "/v1/chat/completions"

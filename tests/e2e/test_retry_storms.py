@@ -11,10 +11,10 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from pointsman.cli.config import Admin, Config, Limits, Listen, Log, RetryGuard
+from pointsman.cli.config import Limits, Listen, RetryGuard
 from pointsman.core.events import RulesChanged
 from pointsman.core.rules import Rules
-from tests.support.cluster import Answer, Cluster, running_cluster
+from tests.support.cluster import Answer, Cluster, quiet_config, running_cluster
 from tests.support.waiting import eventually
 
 PATH = "/v1/completions"
@@ -24,12 +24,10 @@ PATH = "/v1/completions"
 async def full_cluster(*, enabled: bool = True) -> AsyncIterator[Cluster]:
     """An engine that has room for one long request, and a queue for two; it is busy, and the
     queue is full."""
-    base = Config(
+    base = quiet_config(
         listen=Listen(port=0, api_keys=("others", "hasty", "polite")),
-        admin=Admin(port=0),
         limits=Limits(queue_length_max=2),
         retry_guard=RetryGuard(enabled=enabled),
-        log=Log(access="none"),
     )
     async with (
         running_cluster(1, config=base, speed=1, kv_blocks=110) as cluster,
@@ -108,12 +106,7 @@ async def test_without_the_guard_all_that_come_are_refused_alike() -> None:
 
 
 async def test_while_there_is_room_who_comes_early_is_served() -> None:
-    base = Config(
-        listen=Listen(port=0),
-        admin=Admin(port=0),
-        limits=Limits(queue_length_max=0),
-        log=Log(access="none"),
-    )
+    base = quiet_config(limits=Limits(queue_length_max=0))
     async with running_cluster(1, config=base, speed=20, kv_blocks=110) as cluster:
         answers: list[Any] = []
         first = asyncio.create_task(ask(cluster, "x", "first", 150))
@@ -141,12 +134,7 @@ async def test_openais_client_does_not_repeat_what_engines_have_worked_for() -> 
 
 
 async def test_openais_client_waits_as_told_and_is_served() -> None:
-    base = Config(
-        listen=Listen(port=0),
-        admin=Admin(port=0),
-        limits=Limits(queue_length_max=0),
-        log=Log(access="none"),
-    )
+    base = quiet_config(limits=Limits(queue_length_max=0))
     async with (
         running_cluster(1, config=base, speed=20, kv_blocks=110) as cluster,
         AsyncOpenAI(base_url=f"{cluster.api}/v1", api_key="x", max_retries=3) as client,
@@ -167,11 +155,9 @@ async def test_openais_client_waits_as_told_and_is_served() -> None:
 async def storm(*, enabled: bool) -> tuple[float, list[int]]:
     """Sixty clients that give up after 1.5 s and come back at once, six times, and four
     that wait as long as it takes: placements for each request, and what the four were told."""
-    base = Config(
+    base = quiet_config(
         listen=Listen(port=0, api_keys=("hasty", "patient")),
-        admin=Admin(port=0),
         retry_guard=RetryGuard(enabled=enabled),
-        log=Log(access="none"),
     )
     async with running_cluster(2, config=base, speed=1, kv_blocks=20_000) as cluster:
 

@@ -8,8 +8,8 @@ from random import Random
 import aiohttp
 import pytest
 
-from pointsman.cli.config import Admin, Config, Limits, Listen, Log
-from tests.support.cluster import Cluster, running_cluster
+from pointsman.cli.config import Limits
+from tests.support.cluster import Cluster, quiet_config, running_cluster
 from tests.support.upstreams import Client, post
 from tests.support.waiting import eventually
 
@@ -133,12 +133,7 @@ async def test_the_urgent_are_served_before_those_that_waited_longer() -> None:
 
 
 async def test_a_full_queue_is_429_with_retry_after() -> None:
-    base = Config(
-        listen=Listen(port=0),
-        admin=Admin(port=0),
-        limits=Limits(queue_length_max=4),
-        log=Log(access="none"),
-    )
+    base = quiet_config(limits=Limits(queue_length_max=4))
     async with running_cluster(1, config=base, speed=10, kv_blocks=110) as cluster:
         bodies = [
             {"model": "sim", "prompt": f"{n:04}" * 1_000, "max_tokens": 32} for n in range(16)

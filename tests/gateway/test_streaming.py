@@ -8,7 +8,7 @@ import pytest
 from pointsman.core.errors import EndCause, Reason
 from pointsman.gateway import GatewayOptions
 from tests.gateway.conftest import rig
-from tests.support.upstreams import OK_BODY, STREAM, Behaviour, Served, answer_ok, post
+from tests.support.upstreams import OK_BODY, STREAM, Behaviour, Served, answer_ok, post, two_events
 
 USAGE = (
     b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4,'
@@ -66,14 +66,7 @@ async def test_a_huge_event_passes() -> None:
 async def test_events_come_one_by_one_not_in_a_lump() -> None:
     gate = asyncio.Event()
 
-    async def stream(served: Served) -> None:
-        await served.begin_stream()
-        await served.chunk(b"data: 1\n\n")
-        await gate.wait()
-        await served.chunk(b"data: 2\n\n")
-        await served.end_stream()
-
-    async with rig(stream) as it:
+    async with rig(two_events(gate)) as it:
         client = await it.connect()
         await client.send(post(body=STREAM))
         await client.reader.readuntil(b"data: 1\n\n")

@@ -232,13 +232,18 @@ async def running_process(config: Config, source: Source | None = None) -> Async
             process.stop()
 
 
+def quiet_config(**fields: Any) -> Config:
+    """Free ports and no access log, but for what `fields` say."""
+    given = {"listen": Listen(port=0), "admin": Admin(port=0), "log": Log(access="none")}
+    return Config(**(given | fields))
+
+
 def cluster_config(
     engines: Sequence[Engine], *, policy: str = "marginal_cost", base: Config | None = None
 ) -> Config:
     """Free ports, no access log, and answers that name their node."""
-    base = base or Config(
+    base = base or quiet_config(
         listen=Listen(port=0, reply_headers=True, cors_origins=("*",)),
-        admin=Admin(port=0),
         limits=Limits(connections_max=CONNECTIONS_MAX),
         log=Log(level="warning", access="none"),
     )

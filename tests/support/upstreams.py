@@ -169,6 +169,19 @@ async def silent(served: Served) -> None:
     await served.until_closed()
 
 
+def two_events(gate: asyncio.Event) -> Behaviour:
+    """A stream of two events, the second once the gate is open."""
+
+    async def stream(served: Served) -> None:
+        await served.begin_stream()
+        await served.chunk(b"data: 1\n\n")
+        await gate.wait()
+        await served.chunk(b"data: 2\n\n")
+        await served.end_stream()
+
+    return stream
+
+
 async def answer_ok(served: Served) -> None:
     await served.reply(200, OK_BODY)
 

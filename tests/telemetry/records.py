@@ -1,8 +1,10 @@
-"""Finished requests for tests."""
+"""Finished requests, and decisions about them, for tests."""
 
+from pointsman.core.decision import Decision, Ruling
 from pointsman.core.errors import EndCause, Reason
 from pointsman.core.exchange_record import ExchangeRecord
 from pointsman.core.ids import ModelName, NodeName, RequestId
+from pointsman.core.row import Row
 from pointsman.wire.endpoints import Endpoint
 
 STREAMED = ExchangeRecord(
@@ -51,4 +53,33 @@ def refused(reason: Reason, status: int, model: str = "m") -> ExchangeRecord:
         streamed_tokens=0,
         cached_tokens_predicted=None,
         cached_tokens=None,
+    )
+
+
+def decision(
+    name: str,
+    *,
+    node: str = "n",
+    model: str = "m",
+    attempt: int = 1,
+    candidates: tuple[Row, ...] = (),
+) -> Decision:
+    """A placement."""
+    return Decision(
+        request_id=RequestId(name),
+        model=ModelName(model),
+        at_s=0.0,
+        ruling=Ruling.PLACED,
+        policy="round_robin",
+        why="next in turn",
+        node=NodeName(node),
+        attempt=attempt,
+        prompt_tokens=1,
+        output_tokens_expected=1,
+        hit_tokens=0,
+        queued_s=0.0,
+        candidate_count=1,
+        tie_count=1,
+        candidates=candidates,
+        excluded=(),
     )

@@ -1,29 +1,8 @@
 """Decisions are remembered newest first, and never without bound."""
 
-from pointsman.core.decision import Decision, Ruling
-from pointsman.core.ids import ModelName, NodeName, RequestId
+from pointsman.core.ids import RequestId
 from pointsman.telemetry.decisions import DecisionRing
-
-
-def decision(name: str, *, node: str = "n", model: str = "m", attempt: int = 1) -> Decision:
-    return Decision(
-        request_id=RequestId(name),
-        model=ModelName(model),
-        at_s=0.0,
-        ruling=Ruling.PLACED,
-        policy="round_robin",
-        why="next in turn",
-        node=NodeName(node),
-        attempt=attempt,
-        prompt_tokens=1,
-        output_tokens_expected=1,
-        hit_tokens=0,
-        queued_s=0.0,
-        candidate_count=1,
-        tie_count=1,
-        candidates=(),
-        excluded=(),
-    )
+from tests.telemetry.records import decision
 
 
 def test_every_decision_about_a_request_is_found() -> None:

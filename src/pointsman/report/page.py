@@ -6,10 +6,12 @@ from html import escape
 from pointsman.report import plots
 from pointsman.report.markup import document, figure, sheet, table
 from pointsman.report.rows import (
+    LATENCY_HEAD,
     TIMES,
     UNKNOWN,
     compared,
     count,
+    latencies,
     metrics,
     objective,
     percent,
@@ -108,7 +110,7 @@ def _run(run: Run, place: int, *, alone: bool) -> str:
             f'<p class="sub">{escape(objective(run.slo))}</p>',
             *(f'<p class="note">{escape(note)}</p>' for note in notes),
             _tiles(summary),
-            _latency_table(summary),
+            table(LATENCY_HEAD, latencies(summary)),
             f'<div class="plots">{"".join(_figures(run, summary, place, alone=alone))}</div>',
             _node_table(summary),
             _error_table(summary),
@@ -165,23 +167,6 @@ def _of_ideal(summary: Summary) -> str:
     if summary.hit_ratio is None:
         return "not reported"
     return f"ideal {shown(summary.ideal_hit_ratio, percent)}"
-
-
-def _latency_table(summary: Summary) -> str:
-    rows = [
-        ("time to first token", summary.ttft_s),
-        ("time per output token", summary.tpot_s),
-        ("end to end", summary.e2e_s),
-        ("lag of the client itself", summary.lag_s),
-    ]
-    return table(
-        ("", "mean", "p50", "p95", "p99", "max"),
-        [
-            (name, *(seconds(value) for value in (q.mean, q.p50, q.p95, q.p99, q.max)))
-            for name, q in rows
-            if q is not None
-        ],
-    )
 
 
 def _figures(run: Run, summary: Summary, place: int, *, alone: bool) -> Iterable[str]:

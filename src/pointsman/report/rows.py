@@ -58,6 +58,24 @@ def objective(slo: Slo) -> str:
     )
 
 
+LATENCY_HEAD = ("", "mean", "p50", "p95", "p99", "max")
+
+
+def latencies(summary: Summary) -> Sequence[tuple[str, ...]]:
+    """A row for each duration that was measured, under LATENCY_HEAD."""
+    found = (
+        ("time to first token", summary.ttft_s),
+        ("time per output token", summary.tpot_s),
+        ("end to end", summary.e2e_s),
+        ("lag of the client itself", summary.lag_s),
+    )
+    return [
+        (name, *map(seconds, (of.mean, of.p50, of.p95, of.p99, of.max)))
+        for name, of in found
+        if of is not None
+    ]
+
+
 def metrics() -> Sequence[Metric]:
     """Every number that runs are compared by, in order."""
     return (

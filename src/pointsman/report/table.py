@@ -7,10 +7,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from pointsman.report.rows import (
+    LATENCY_HEAD,
     TIMES,
     UNKNOWN,
     compared,
     count,
+    latencies,
     metrics,
     objective,
     percent,
@@ -20,7 +22,7 @@ from pointsman.report.rows import (
     shown,
 )
 from pointsman.report.run import Run, differences
-from pointsman.report.summary import Quantiles, Summary
+from pointsman.report.summary import Summary
 
 _STYLES = {1: "green", -1: "red", 0: "dim"}
 
@@ -106,19 +108,11 @@ def _totals(run: Run, summary: Summary) -> tuple[str, str, str]:
 
 
 def _latencies(summary: Summary) -> Table:
-    table = Table("", *(("mean", "p50", "p95", "p99", "max")))
+    table = Table(*LATENCY_HEAD)
     for column in table.columns[1:]:
         column.justify = "right"
-    rows: list[tuple[str, Quantiles | None]] = [
-        ("TTFT", summary.ttft_s),
-        ("TPOT", summary.tpot_s),
-        ("end to end", summary.e2e_s),
-        ("client's lag", summary.lag_s),
-    ]
-    for name, found in rows:
-        if found is not None:
-            values = (found.mean, found.p50, found.p95, found.p99, found.max)
-            table.add_row(name, *map(seconds, values))
+    for row in latencies(summary):
+        table.add_row(*row)
     return table
 
 

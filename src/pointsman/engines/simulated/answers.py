@@ -136,6 +136,26 @@ def chunks_end(script: Script, head: bytes) -> bytes:
     return b'%b],"usage":%b,"system_fingerprint":%b}\n\n%b' % (head, usage, fingerprint, DONE)
 
 
+def whole_object(
+    script: Script, kind: str, choices: list[dict[str, object]], **more: object
+) -> bytes:
+    """An answer in one piece, with `more` of its fields."""
+    return msgspec.json.encode(
+        {
+            "id": script.id,
+            "object": kind,
+            "created": script.created,
+            "model": script.model,
+            "choices": choices,
+            "service_tier": None,
+            "system_fingerprint": SYSTEM_FINGERPRINT,
+            "usage": script.usage(),
+            **more,
+            "kv_transfer_params": None,
+        }
+    )
+
+
 def running_usage(choice: Choice, tokens: int) -> bytes:
     """`continuous_usage_stats`: the member that each chunk gets."""
     prompt = choice.job.prompt_tokens

@@ -3,7 +3,6 @@
 import msgspec
 
 from pointsman.engines.simulated.answers import (
-    SYSTEM_FINGERPRINT,
     Choice,
     Script,
     chunk_head,
@@ -11,6 +10,7 @@ from pointsman.engines.simulated.answers import (
     running_usage,
     text_json,
     token_ids_json,
+    whole_object,
 )
 
 
@@ -67,21 +67,10 @@ class ChatDialect:
     def whole(self) -> bytes:
         """The chat.completion object."""
         script = self.script
-        first = script.choices[0]
-        return msgspec.json.encode(
-            {
-                "id": script.id,
-                "object": "chat.completion",
-                "created": script.created,
-                "model": script.model,
-                "choices": [self._whole_choice(choice) for choice in script.choices],
-                "service_tier": None,
-                "system_fingerprint": SYSTEM_FINGERPRINT,
-                "usage": script.usage(),
-                "prompt_logprobs": None,
-                "prompt_token_ids": first.prompt,
-                "kv_transfer_params": None,
-            }
+        choices = [self._whole_choice(choice) for choice in script.choices]
+        prompt = script.choices[0].prompt
+        return whole_object(
+            script, "chat.completion", choices, prompt_logprobs=None, prompt_token_ids=prompt
         )
 
     def _head(self, choice: Choice) -> bytes:

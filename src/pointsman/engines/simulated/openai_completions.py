@@ -3,7 +3,6 @@
 import msgspec
 
 from pointsman.engines.simulated.answers import (
-    SYSTEM_FINGERPRINT,
     Choice,
     Script,
     chunk_head,
@@ -11,6 +10,7 @@ from pointsman.engines.simulated.answers import (
     running_usage,
     text_json,
     token_ids_json,
+    whole_object,
 )
 
 
@@ -51,20 +51,8 @@ class CompletionDialect:
 
     def whole(self) -> bytes:
         """The text_completion object."""
-        script = self.script
-        return msgspec.json.encode(
-            {
-                "id": script.id,
-                "object": "text_completion",
-                "created": script.created,
-                "model": script.model,
-                "choices": [self._whole_choice(choice) for choice in script.choices],
-                "service_tier": None,
-                "system_fingerprint": SYSTEM_FINGERPRINT,
-                "usage": script.usage(),
-                "kv_transfer_params": None,
-            }
-        )
+        choices = [self._whole_choice(choice) for choice in self.script.choices]
+        return whole_object(self.script, "text_completion", choices)
 
     def _whole_choice(self, choice: Choice) -> dict[str, object]:
         ids = list(choice.output.token_ids) if self.script.return_token_ids else None
