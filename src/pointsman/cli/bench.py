@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pointsman.cli.bench_session import (
+    BenchPlan,
     OnRecord,
-    Plan,
     SessionError,
     UnknownPolicyError,
     run_plan,
@@ -230,7 +230,7 @@ def _told_apart(read: Sequence[tuple[Path, Run]]) -> list[Run]:
     ]
 
 
-def _plan(options: BenchOptions) -> Plan:
+def _plan(options: BenchOptions) -> BenchPlan:
     """Check what excludes what, then make or read the requests."""
     if options.trace_file and options.workload:
         raise click.UsageError("--trace and --workload exclude each other.")
@@ -245,7 +245,7 @@ def _plan(options: BenchOptions) -> Plan:
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     name, requests, notes = _requests(options)
-    return Plan(
+    return BenchPlan(
         target=target,
         admin=admin,
         requests=requests,
@@ -322,7 +322,7 @@ def _connections(wanted: int) -> int:
     return wanted
 
 
-def _run(plan: Plan) -> tuple[tuple[Run, ...], str]:
+def _run(plan: BenchPlan) -> tuple[tuple[Run, ...], str]:
     """The runs, and what kept it from more of them. Progress goes to stderr, and only to a
     terminal."""
     console = Console(stderr=True)

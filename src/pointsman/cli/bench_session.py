@@ -36,7 +36,7 @@ class UnknownPolicyError(SessionError):
     """The server has no policy of that name."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class BenchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What to send where. `policies` empty: one run under whatever policy is in force."""
 
     target: Target
@@ -56,7 +56,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 OnRecord = Callable[[RequestRecord], None]
 
 
-async def run_plan(plan: Plan, *, begin: Callable[[str], OnRecord]) -> list[Run]:
+async def run_plan(plan: BenchPlan, *, begin: Callable[[str], OnRecord]) -> list[Run]:
     """Run once for each policy; `begin` is told each run's label. Raises SessionError, and that
     before the first run where it can be known.
 
@@ -79,7 +79,11 @@ async def run_plan(plan: Plan, *, begin: Callable[[str], OnRecord]) -> list[Run]
 
 
 async def _run_policies(
-    plan: Plan, model: str, admin: LoadClient, begin: Callable[[str], OnRecord], runs: list[Run]
+    plan: BenchPlan,
+    model: str,
+    admin: LoadClient,
+    begin: Callable[[str], OnRecord],
+    runs: list[Run],
 ) -> None:
     """One run a policy, each added to `runs` once it is over."""
     for number, policy in enumerate(plan.policies):
@@ -91,7 +95,7 @@ async def _run_policies(
 
 
 async def _run(
-    plan: Plan, model: str, *, policy: str | None, number: int, on_record: OnRecord
+    plan: BenchPlan, model: str, *, policy: str | None, number: int, on_record: OnRecord
 ) -> Run:
     """Each run has its own salt: its prompts do not find the caches that another one filled, be
     it of this command or of one before. Lengths and shared parts stay as the seed says.
@@ -158,7 +162,7 @@ class _Policy(msgspec.Struct):
     policies: list[str] = []
 
 
-async def _first_model(plan: Plan) -> str:
+async def _first_model(plan: BenchPlan) -> str:
     with closing(LoadClient(plan.target, api_key=plan.api_key, limits=_asking())) as client:
         try:
             status, body = await client.fetch("GET", "/v1/models")

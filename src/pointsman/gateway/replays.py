@@ -65,17 +65,10 @@ class Replays:
         computed(None)
 
     async def _warm(self, effect: WarmUp, computed: Computed) -> None:
-        pool = self._pools.node(effect.node_id, effect.url)
         refusals: list[int] = []
         try:
             async with asyncio.timeout(effect.within_s):
-                for sample in filter(None, map(self._samples.get, effect.blocks)):
-                    status = await self._replay(pool, sample)
-                    self._replayed(_result(status))
-                    if status == HTTPStatus.OK:
-                        computed(sample.prompt)
-                    elif status:
-                        refusals.append(status)
+                await self._replay_all(effect, computed, refusals)
         except TimeoutError:
             self._replayed(ReplayResult.LATE)
             log.warning("the warm-up of %s was not done within %g s", effect.url, effect.within_s)
@@ -83,6 +76,17 @@ class Replays:
             text = "%s refused %d of the requests that were to warm it up, the last with %d%s"
             hint = ": give its key, engines[].api_key" if refusals[-1] == _UNAUTHORIZED else ""
             log.warning(text, effect.url, len(refusals), refusals[-1], hint)
+
+    async def _replay_all(self, effect: WarmUp, computed: Computed, refusals: list[int]) -> None:
+        """What is answered with another status than 200 is added to `refusals`."""
+        pool = self._pools.node(effect.node_id, effect.url)
+        for sample in filter(None, map(self._samples.get, effect.blocks)):
+            status = await self._replay(pool, sample)
+            self._replayed(_result(status))
+            if status == HTTPStatus.OK:
+                computed(sample.prompt)
+            elif status:
+                refusals.append(status)
 
     async def _replay(self, pool: NodePool, sample: Sample) -> int:
         """The status that is answered; 0 if there is no answer."""
