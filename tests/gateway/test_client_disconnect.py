@@ -1,7 +1,6 @@
 """The client leaves, in every phase: the engine sees it at once, and nothing is left behind."""
 
 import asyncio
-import socket
 
 import pytest
 
@@ -106,22 +105,6 @@ async def test_a_client_that_closes_its_sending_side_has_left() -> None:
         await it.until(lambda: bool(it.engine.served))
         client.writer.write_eof()
         await gone(it)
-
-
-async def test_who_leaves_is_gone_before_its_next_try_is_there() -> None:
-    """A client that gave up and came again over a connection that it had kept was taken for two:
-    the repeat, which is there in the same moment, was for a new request."""
-    async with rig(silent) as it:
-        before: list[int] = []
-        it.placer.before_verdict = lambda: before.append(len(it.placer.outcomes))
-        address = ("127.0.0.1", it.gateway.port)
-        with socket.create_connection(address) as first, socket.create_connection(address) as kept:
-            first.sendall(post())
-            await it.until(lambda: bool(it.engine.served) and it.gateway.state().clients == 2)
-            first.close()
-            kept.sendall(post())
-            await it.until(lambda: len(it.placer.order) == 2)
-        assert before == [0, 1]
 
 
 async def test_after_the_end_nothing_happens() -> None:

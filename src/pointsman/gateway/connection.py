@@ -83,18 +83,9 @@ class ClientConnection(asyncio.Protocol):
         if self._handler is None:
             self._proceed()
 
-    def eof_received(self) -> None:
-        """The client has left. The loop would tell of the lost connection only a turn later, and
-        by then its next try may have come over another one."""
-        self._left()
-
     def connection_lost(self, exc: Exception | None) -> None:
-        self._shared.clients.pop(self, None)
-        self._left()
-
-    def _left(self) -> None:
-        """A second call changes nothing."""
         self._is_over = True
+        self._shared.clients.pop(self, None)
         handler, self._handler = self._handler, None
         try:
             if handler is not None:
