@@ -273,6 +273,20 @@ async def test_surplus_connections_are_told_and_closed() -> None:
         assert (await kept[0].answer()).status == 200
 
 
+async def test_a_gateway_that_is_full_says_that_it_lives() -> None:
+    """Else Kubernetes restarts it, and whoever it serves loses the answer."""
+    async with rig(answer_ok, options=GatewayOptions(sweep_s=0.02, connections_max=1)) as it:
+        kept = await it.connect()
+        await it.until(lambda: it.gateway.state().clients == 1)
+        probe = await it.connect()
+        await probe.send(get("/health"))
+        answer = await probe.answer()
+        assert (answer.status, answer.header("connection")) == (200, "close")
+        assert await probe.closed()
+        assert (await it.ask(get("/ready"))).header("x-pointsman-reason") == "connections_full"
+        kept.leave()
+
+
 async def test_an_idle_client_is_let_go_after_its_time() -> None:
     async with rig(answer_ok, options=GatewayOptions(sweep_s=0.02, keep_alive_s=0.1)) as it:
         client = await it.connect()

@@ -33,6 +33,9 @@ AHEAD_BYTES_MAX: Final = 64 * 1024
 """Unparsed bytes of requests sent ahead; above it the client has to wait."""
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_LIVENESS: Final = (b"GET /health ", b"HEAD /health ")
+"""What a gateway that is full answers all the same: who asks would restart it."""
+
 _NEVER_S: Final = float("inf")
 _OPEN_ROUTES: Final = frozenset({LocalRoute.HEALTH, LocalRoute.READY, LocalRoute.PREFLIGHT})
 
@@ -51,6 +54,7 @@ class ClientConnection(asyncio.Protocol):
         self._reader = RequestReader(shared)
         self._handler: Handler | None = None
         self._ahead = bytearray()
+        self._is_surplus = False  # there are as many as may be without it
         self._is_over = False  # nothing more is read: lingering, closing or lost
         self._deadline_s = _NEVER_S
         self._head_deadline_s = self._body_deadline_s = _NEVER_S
@@ -64,15 +68,16 @@ class ClientConnection(asyncio.Protocol):
         transport.set_write_buffer_limits(shared.options.write_buffer_bytes)
         shared.clients[self] = None
         surplus = len(shared.clients) - shared.clients_max
-        if surplus <= 0:
-            self._deadline_s = shared.now_s() + shared.options.head_s
-        elif surplus <= shared.turned_away_max:
-            self._turn_away(Reason.CONNECTIONS_FULL)
-        else:
+        self._is_surplus = surplus > 0
+        self._deadline_s = shared.now_s() + shared.options.head_s
+        if surplus > shared.turned_away_max:
             self.abort()
 
     def data_received(self, data: bytes) -> None:
         if self._is_over:
+            return
+        if self._is_surplus and not data.startswith(_LIVENESS):
+            self._turn_away(Reason.CONNECTIONS_FULL)
             return
         if self._reader.ready:  # a whole request waits; what follows it has time
             self._ahead += data
@@ -235,7 +240,7 @@ class ClientConnection(asyncio.Protocol):
         *,
         refused: Reason | None = None,
     ) -> None:
-        close = self._shared.draining or not head.keep_alive
+        close = self._shared.draining or not head.keep_alive or self._is_surplus
         limits = b"" if key is None else key.lines(self._shared.now_s())
         self._write(reply, head, limits, close=close)
         if refused is not None:
