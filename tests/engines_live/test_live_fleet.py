@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,9 +16,10 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from tests.engines_live.conftest import SIMULATED
 from tests.support.cluster import Answer
 from tests.support.live_cluster import LiveCluster, live_cluster
-from tests.support.live_engines import LiveEngine
+from tests.support.live_engines import LiveEngine, running_simulated
 
 DOOMED = {"x-pointsman-pool": "doomed"}
 POOLS = [{"pool": "doomed"}, {"pool": "safe"}]
@@ -132,56 +134,56 @@ def text_of(answer: Answer) -> str:
     return text
 
 
-SHARED_REQUESTS = 360
+KINDS = ("vllm", "llamacpp", "slow")
+CLIENTS = 36
+WINDOW_S = 3.0
+ROUNDS = 2
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streams", "whole"])
 async def test_faster_engines_get_more(
-    vllms: Sequence[LiveEngine], llamacpp: LiveEngine, simulated: LiveEngine, stream: bool
+    vllms: Sequence[LiveEngine], llamacpp: LiveEngine, tmp_path: Path, stream: bool
 ) -> None:
-    """Each kind alone, then all together. How much more depends on what else this machine does
-    in either minute, so it is told and not asserted; tests/sim/test_sim_shares.py holds it."""
-    kinds = ("vllm", "llamacpp", "simulated")
-    config = [{"labels": {"engine": kind}} for kind in kinds]
-    async with live_cluster(vllms[0], llamacpp, simulated, engine_config=config) as cluster:
-        speeds = {}
-        for kind in kinds:
-            labels = {"x-pointsman-labels": f"engine={kind}"}
-            _, speeds[kind] = await answers_per_s(
-                cluster, 24, at_once=4, stream=stream, headers=labels
-            )
-        nodes, speed = await answers_per_s(cluster, SHARED_REQUESTS, at_once=36, stream=stream)
-    shares = {kind: nodes[f"engine-{n}"] / SHARED_REQUESTS for n, kind in enumerate(kinds, 1)}
-    fair = {kind: alone / sum(speeds.values()) for kind, alone in speeds.items()}
-    told = ", ".join(f"{kind}: {shares[kind]:.2f} for {fair[kind]:.2f}" for kind in kinds)
-    print(f"{told}; {speed:.0f} answers a second")
-    assert min(shares.values()) > 0, "nobody idles beside a queue"
+    """What each can do while all are full shows with clients of its own for each. The two real ones
+    take the machine from each other, so their shares are told only, and
+    tests/sim/test_sim_shares.py holds them. By turns the slow one would get twice what it can do,
+    and the others would wait for it."""
+    config = [{"labels": {"engine": kind}} for kind in KINDS]
+    bound = [{"x-pointsman-labels": f"engine={kind}"} for kind in KINDS] * (CLIENTS // len(KINDS))
+    able, got = Counter[str](), Counter[str]()
+    with running_simulated(tmp_path, *SIMULATED, "--speed", "0.25") as slow:
+        async with live_cluster(vllms[0], llamacpp, slow, engine_config=config) as cluster:
+            for _ in range(ROUNDS):
+                able += await answered(cluster, bound, stream=stream)
+                got += await answered(cluster, [{}] * CLIENTS, stream=stream)
+    shares = [got[f"engine-{n}"] / got.total() for n in (1, 2, 3)]
+    fair = [able[f"engine-{n}"] / able.total() for n in (1, 2, 3)]
+    told = [f"{k}: {s:.2f} for {f:.2f}" for k, s, f in zip(KINDS, shares, fair, strict=True)]
+    print(f"{', '.join(told)}; {got.total()} answers for {able.total()}")
+    assert shares[2] < 1.5 * fair[2], told
+    assert got.total() > able.total() / 2, "nobody idles beside a queue"
 
 
-async def answers_per_s(
-    cluster: LiveCluster,
-    count: int,
-    *,
-    at_once: int,
-    stream: bool,
-    headers: dict[str, str] | None = None,
-) -> tuple[Counter[str], float]:
-    """Answers by node, and in a second, of requests that share nothing."""
-    left = iter(range(count))
+async def answered(
+    cluster: LiveCluster, clients: Sequence[dict[str, str]], *, stream: bool
+) -> Counter[str]:
+    """Answers by node in a window, to clients that send these headers and ask for nothing that
+    is cached, each again as soon as it has its answer."""
+    end_s = time.monotonic() + WINDOW_S
     nodes: Counter[str] = Counter()
 
-    async def work() -> None:
-        for _ in left:
+    async def work(headers: dict[str, str]) -> None:
+        while time.monotonic() < end_s:
             body = {"model": "tiny", "prompt": fresh_prompt(), "max_tokens": 16, "stream": stream}
             answer = await cluster.post("/v1/completions", {**body, "ignore_eos": True}, headers)
             assert answer.status == 200, answer
-            nodes[answer.node] += 1
+            if time.monotonic() < end_s:
+                nodes[answer.node] += 1
 
-    started_s = time.monotonic()
     async with asyncio.TaskGroup() as group:
-        for _ in range(at_once):
-            group.create_task(work())
-    return nodes, count / (time.monotonic() - started_s)
+        for headers in clients:
+            group.create_task(work(headers))
+    return nodes
 
 
 def fresh_prompt() -> list[int]:

@@ -81,7 +81,8 @@ async def test_a_server_that_loses_a_rank_under_load_costs_no_request(
         await eventually(lambda: sum(statuses.values()) > 4 * CLIENTS)
         os.kill(core_of(server, 1), signal.SIGKILL)
         await eventually(lambda: health_is(cluster, ["open"] * RANKS), START_S_MAX)
-        alone = launcher.start(port=urlsplit(server.url).port, events=free_ports(2))
+        port = urlsplit(server.url).port or 0
+        alone = launcher.start(port=port, events=free_ports(2))
         await asyncio.to_thread(alone.until_healthy)
         await eventually(lambda: health_is(cluster, ["ready"]), START_S_MAX)
         done.set()
