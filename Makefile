@@ -97,7 +97,7 @@ scenarios: setup  ## overload and failing nodes in virtual time, with bars: 10 m
 		$(BIN)/pointsman replay "$$file" --no-oracle --html "out/$$name.html" || missed="$$missed $$name"; \
 	done; test -z "$$missed" || { echo "bars are missed in:$$missed" >&2; exit 1; }
 
-bench-overload: setup  ## the same for real, against simulated engines over sockets: 17 minutes
+bench-overload: setup  ## the same for real, against simulated engines over sockets: 23 minutes
 	@mkdir -p out
 	$(BIN)/python -m bench.overload --html out/overload-live.html
 
