@@ -4,6 +4,7 @@ import pytest
 
 from pointsman.core.errors import EndCause
 from pointsman.core.limits import LEARN_INTERVAL_S
+from pointsman.core.node import Node
 from tests.support.driver import Driver, request, teach
 
 TEXT = "a prompt of some length, again and again. " * 100
@@ -16,6 +17,11 @@ def driver_with_node(*, learned: bool = True) -> Driver:
         (node,) = driver.nodes
         teach(node.calibration)
     return driver
+
+
+def stall(node: Node, seconds: float) -> None:
+    """It does prefills of others that take so long at the speeds it is believed to have."""
+    node.prefilled_tokens += round(seconds / node.speeds.prefill_s_per_token)
 
 
 def serve(driver: Driver, request_id: str, *, stream: bool = True, **outcome: object) -> None:
@@ -78,10 +84,53 @@ def test_the_prefills_of_others_are_not_taken_for_decoding() -> None:
     for n in range(30):
         driver.arrive(f"r{n}", TEXT, max_output_tokens=100)
         driver.start(f"r{n}")
-        node.prefilled_s += 2.0  # work of others that began meanwhile
+        stall(node, 2.0)
         driver.settle(f"r{n}", streamed=True, ttft_s=0.1, decode_s=3.1, output_tokens=100)
         driver.advance(1.0)
     assert node.speeds.step_s < 2 * before, "1.1 s for 99 tokens, not 3.1 s"
+
+
+def test_a_short_answer_that_a_long_prefill_interrupts_says_nothing_of_decoding() -> None:
+    driver = driver_with_node()
+    (node,) = driver.nodes
+    before = node.speeds
+    for n in range(30):
+        driver.arrive(f"r{n}", TEXT, max_output_tokens=10)
+        driver.start(f"r{n}")
+        stall(node, 2.0)
+        driver.settle(f"r{n}", streamed=True, decode_s=2.1, output_tokens=10)
+        driver.advance(1.0)
+    assert node.speeds.step_s == before.step_s
+
+
+def test_a_prefill_that_goes_on_when_an_answer_ends_is_not_taken_for_decoding() -> None:
+    driver = driver_with_node()
+    (node,) = driver.nodes
+    before = node.speeds.step_s
+    for n in range(30):
+        driver.arrive(f"r{n}", TEXT, max_output_tokens=10)
+        driver.start(f"r{n}")
+        driver.arrive(f"long{n}", f"another {n} " * 10_000)
+        driver.advance(1.0)
+        driver.settle(f"r{n}", streamed=True, decode_s=1.0, output_tokens=10)
+        driver.settle(f"long{n}")
+        driver.advance(1.0)
+    assert node.speeds.step_s < 2 * before, "111 ms a token"
+
+
+def test_how_long_an_answer_stood_still_is_told_by_the_speeds_as_learned_since() -> None:
+    driver = driver_with_node(learned=False)
+    (node,) = driver.nodes
+    for n in range(20):
+        driver.arrive(f"r{n}", TEXT, max_output_tokens=100)
+        driver.start(f"r{n}")
+    stall(node, 0.5)
+    kv_tokens = node.kv_tokens / 2
+    teach(node.calibration, times=4.0)
+    for n in range(20):
+        driver.settle(f"r{n}", streamed=True, decode_s=5.0, output_tokens=101)
+        driver.advance(2 * LEARN_INTERVAL_S)
+    assert node.calibration.in_force.step_s(10, kv_tokens) == pytest.approx(0.03, rel=0.2), "3 s"
 
 
 @pytest.mark.parametrize(

@@ -159,23 +159,23 @@ def _told(effect: Effect) -> str:
             return f"left {effect.name} #{effect.node_id}"
 
 
-def teach(calibration: Calibration | Pace) -> None:
-    """Samples that agree with what is believed already: calibrated, at the prior's speeds."""
+def teach(calibration: Calibration | Pace, *, times: float = 1.0) -> None:
+    """Samples of an engine that takes so many times as long as is believed: calibrated, then."""
     speeds = calibration.speeds()
     for i in range(1, 41):
         tokens, batch = 200 * i, 1 + i % 8
+        attention = tokens * tokens / 2
+        first_token_s = speeds.dispatch_s + tokens * speeds.prefill_s_per_token
+        first_token_s += attention * speeds.attention_s_per_token2
+        step_s = speeds.step_s + speeds.sequence_s * batch + speeds.kv_token_s * 1000 * i
         calibration.observe_prefill(
             tokens_ahead=0,
             tokens_own=tokens,
             attention_ahead=0.0,
-            attention_own=tokens * tokens / 2,
-            ttft_s=speeds.dispatch_s
-            + tokens * speeds.prefill_s_per_token
-            + tokens * tokens / 2 * speeds.attention_s_per_token2,
+            attention_own=attention,
+            ttft_s=times * first_token_s,
         )
         calibration.observe_decode(
-            batch_mean=batch,
-            kv_tokens_mean=1000.0 * i,
-            step_s=speeds.step_s + speeds.sequence_s * batch + speeds.kv_token_s * 1000 * i,
+            batch_mean=batch, kv_tokens_mean=1000.0 * i, step_s=times * step_s
         )
     assert calibration.calibrated

@@ -14,9 +14,9 @@ from pointsman.core.self_check import Doubt
 
 _FINISHED: Final = EndCause.FINISHED  # Python 3.11 takes 0.1 us to look an enum's member up
 
-_DECODED_MIN: Final = 0.25
-"""At least this share of the time between first byte and end is taken to be decoding, however
-much prefill work is believed to have come between."""
+_DECODED_MIN: Final = 0.1
+"""An answer that decoded for less than this share of the time between first byte and end says
+nothing of decoding: what is left when the prefills between are taken off is their error."""
 
 
 class Flight:
@@ -34,7 +34,8 @@ class Flight:
         "placed_s",
         "predicted",
         "prefill_learned",
-        "prefilled_at_start_s",
+        "prefilled_attention_at_start",
+        "prefilled_tokens_at_start",
         "queue_attention",
         "queue_tokens",
         "recall",
@@ -60,7 +61,8 @@ class Flight:
         self.queue_attention = node.queue_attention * share
         self.queue_tokens = row.queue_tokens * share
         self.batch_at_start = self.kv_at_start = 0
-        self.prefilled_at_start_s = 0.0
+        self.prefilled_tokens_at_start = 0
+        self.prefilled_attention_at_start = 0.0
         self.work = Work(
             new_tokens=row.new_tokens,
             attention=row.attention,
@@ -109,12 +111,16 @@ class Flight:
         if bound_s is not None and self.request.stream:
             self.node.slo_seen(now_s - self.attempt.arrived_s <= bound_s)
         self.batch_at_start, self.kv_at_start = self.node.inflight, self.node.kv_tokens
-        self.prefilled_at_start_s = self.node.prefilled_s
+        self.prefilled_tokens_at_start = self.node.prefilled_tokens
+        self.prefilled_attention_at_start = self.node.prefilled_attention
 
-    @property
-    def stalled_s(self) -> float:
-        """Prefill work that its node has done since it began to stream."""
-        return self.node.prefilled_s - self.prefilled_at_start_s
+    def stalled_s(self, now_s: float) -> float:
+        """How long it stood still for prefills of its node since it began to stream, by the speeds
+        as known now: when those were placed there may have been none."""
+        node = self.node
+        tokens = node.prefilled_tokens - self.prefilled_tokens_at_start
+        attention = node.prefilled_attention - self.prefilled_attention_at_start
+        return node.calibration.in_force.work_s(tokens, attention) + node.head_took_s(now_s)
 
     def prefilled(self, outcome: Outcome) -> bool:
         """Whether the node prefilled the prompt, as far as can be known."""
@@ -163,7 +169,7 @@ def learn(
     if output > 0:
         lengths.observe(request.model, request.tenant, output)
     if outcome.streamed and not _came_at_once(outcome):
-        _learn_from_stream(flight, outcome, output)
+        _learn_from_stream(flight, outcome, output, now_s)
     else:
         _learn_from_whole(flight, outcome, output)
     node.calibration.confirmed(now_s)
@@ -175,13 +181,16 @@ def _came_at_once(outcome: Outcome) -> bool:
     return 2 * outcome.first_tokens > max(outcome.streamed_tokens, 2)
 
 
-def _learn_from_stream(flight: Flight, outcome: Outcome, output_tokens: int) -> None:
+def _learn_from_stream(flight: Flight, outcome: Outcome, output_tokens: int, now_s: float) -> None:
     """First byte and end are both seen: prefill and decode speeds are told apart."""
     if outcome.ttft_s is not None and not flight.prefill_learned:
         _observe_prefill(flight, outcome, outcome.ttft_s)
     if outcome.decode_s is not None and output_tokens > 1:
-        decode_s = max(outcome.decode_s - flight.stalled_s, _DECODED_MIN * outcome.decode_s)
-        _observe_decode(flight, decode_s / _decoded_tokens(outcome, output_tokens))
+        decoding_s = outcome.decode_s - flight.stalled_s(now_s)
+        share = decoding_s / outcome.decode_s if outcome.decode_s > 0 else 0.0
+        if share >= _DECODED_MIN:
+            step_s = decoding_s / _decoded_tokens(outcome, output_tokens)
+            _observe_decode(flight, step_s, _weight(share))
 
 
 def _decoded_tokens(outcome: Outcome, output_tokens: int) -> float:
@@ -189,6 +198,13 @@ def _decoded_tokens(outcome: Outcome, output_tokens: int) -> float:
     if outcome.first_tokens < 2:
         return output_tokens - 1
     return output_tokens * (1 - outcome.first_tokens / outcome.streamed_tokens)
+
+
+def _weight(share: float) -> float:
+    """What the sample of an answer counts that decoded for this share of its time. The rest is
+    prefills, foreseen too long by a tenth or so: the less is left, the more of that error."""
+    decoded, stalled = share**4, (1.0 - share) ** 4
+    return decoded / (decoded + stalled)
 
 
 def _learn_from_whole(flight: Flight, outcome: Outcome, output_tokens: int) -> None:
@@ -200,7 +216,7 @@ def _learn_from_whole(flight: Flight, outcome: Outcome, output_tokens: int) -> N
     _observe_prefill(flight, outcome, factor * flight.predicted.first_token_s)
     if output_tokens > 1 and flight.demand.output_tokens > 0:
         step_s = factor * flight.predicted.decode_s / flight.demand.output_tokens
-        _observe_decode(flight, step_s)
+        _observe_decode(flight, step_s, 1.0)
 
 
 def _observe_prefill(flight: Flight, outcome: Outcome | None, ttft_s: float) -> None:
@@ -220,7 +236,7 @@ def _observe_prefill(flight: Flight, outcome: Outcome | None, ttft_s: float) -> 
     )
 
 
-def _observe_decode(flight: Flight, step_s: float) -> None:
+def _observe_decode(flight: Flight, step_s: float, weight: float) -> None:
     """Batch and resident tokens are the means of what was there at the start, if that was
     seen, and at the end, when the request itself is already off its node's books. What is more
     than the engine runs at once was no part of the batch."""
@@ -230,4 +246,6 @@ def _observe_decode(flight: Flight, step_s: float) -> None:
         batch = (batch + flight.batch_at_start) / 2
         kv_tokens = (kv_tokens + flight.kv_at_start) / 2
     batch = min(batch, node.running_max)
-    node.calibration.observe_decode(batch_mean=batch, kv_tokens_mean=kv_tokens, step_s=step_s)
+    node.calibration.observe_decode(
+        batch_mean=batch, kv_tokens_mean=kv_tokens, step_s=step_s, weight=weight
+    )

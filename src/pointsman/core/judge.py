@@ -151,7 +151,7 @@ class Judge:
         known = predicted.calibrated and flight.started_s is not None and outcome.streamed
         if not known or got < 2 or not tokens:
             return
-        node, decode_s = flight.node, (outcome.decode_s or 0.0) - flight.stalled_s
+        node, decode_s = flight.node, (outcome.decode_s or 0.0) - flight.stalled_s(now_s)
         foreseen_s = predicted.decode_s * got / tokens + SLOW_SLACK_S
         ratio = max(decode_s, 0.0) / foreseen_s
         if flight.placed_s >= node.condition.since_s:

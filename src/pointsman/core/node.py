@@ -81,7 +81,8 @@ class Node:
         self.queue_tokens = 0
         self.queue_attention = 0.0
         self.queue_s = 0.0
-        self.prefilled_s = 0.0
+        self.prefilled_tokens = 0
+        self.prefilled_attention = 0.0
         self._prefilled_lately_s = Faded()
         self._foreseen_lately_s = Faded()  # for what was prefilled
         self._foreseen_per_s = 1.0  # what is over in a second of what was foreseen
@@ -149,6 +150,10 @@ class Node:
         done_s = min(done_s, self._head_s)
         return self.queue_s - done_s if self.queue_s > done_s else 0.0
 
+    def head_took_s(self, now_s: float) -> float:
+        """For how long it is at its present prefill, and no longer than that was foreseen."""
+        return min(now_s - self._head_since_s, self._head_s) if self.prefills else 0.0
+
     def head_late_s(self, now_s: float) -> float:
         """How far its present prefill is behind the time foreseen; below 0 while it is on time."""
         return now_s - self._head_since_s - self._head_s if self.prefills else 0.0
@@ -206,7 +211,8 @@ class Node:
         self.queue_tokens -= work.new_tokens
         self.queue_attention -= work.attention
         self.queue_s -= work.prefill_s
-        self.prefilled_s += work.prefill_s
+        self.prefilled_tokens += work.new_tokens
+        self.prefilled_attention += work.attention
         if not self.prefills:
             self.queue_s = self.queue_attention = 0.0  # rounding does not add up
 

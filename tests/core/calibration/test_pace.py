@@ -136,6 +136,33 @@ def test_a_whole_class_that_becomes_slower_stays_one() -> None:
     assert len({decode_s(node) for node in nodes}) == 1
 
 
+@pytest.mark.parametrize("factors", [(2.5, 2.5), (10.0, 10.0, 10.0)])
+def test_a_class_whose_nodes_all_became_slower_is_taught_again(factors: tuple[float, ...]) -> None:
+    nodes, _ = grown_up(*factors, rounds=60)
+    newcomer = Pace(nodes[0].in_force)
+    assert decode_s(newcomer) == pytest.approx(factors[0] * STEP_S, rel=0.1)
+    assert {node.slowdown for node in nodes} == {1.0}
+    assert len({node.speeds() for node in nodes}) == 1, "equal engines"
+
+
+def test_a_class_whose_nodes_become_slower_one_after_the_other_is_taught_again() -> None:
+    nodes, rng = grown_up(1, 1, 1)
+    for slow in (1, 2, 3):
+        for _ in range(60):
+            for number, node in enumerate(nodes):
+                observe(node, rng, factor=3.0 if number < slow else 1.0)
+        assert [node.slowdown > 2 for node in nodes] == [number < slow < 3 for number in range(3)]
+
+
+def test_a_class_is_not_taught_by_the_slow_while_one_of_it_is_as_it_was() -> None:
+    nodes, rng = grown_up(3, 3, 3, 1)
+    for _ in range(60):
+        for node in nodes[:3]:
+            observe(node, rng, factor=3.0)
+        observe(nodes[3], rng)
+    assert decode_s(nodes[3]) == pytest.approx(STEP_S, rel=0.1)
+
+
 def test_a_node_keeps_what_it_learned_itself_in_another_class() -> None:
     (slow, _), _ = grown_up(3, 1)
     moved = slow.within(Calibration())

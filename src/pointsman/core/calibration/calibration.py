@@ -59,9 +59,11 @@ class Calibration:
         share = own_s / max(self.prefill.predict(work), own_s, 1e-9)
         self._observe(self.prefill, work, ttft_s, max(_QUEUED_WEIGHT_MIN, share))
 
-    def observe_decode(self, *, batch_mean: float, kv_tokens_mean: float, step_s: float) -> None:
+    def observe_decode(
+        self, *, batch_mean: float, kv_tokens_mean: float, step_s: float, weight: float = 1.0
+    ) -> None:
         """Steps took `step_s` on average, at this many sequences and resident tokens."""
-        self._observe(self.decode, (1.0, batch_mean, kv_tokens_mean), step_s, 1.0)
+        self._observe(self.decode, (1.0, batch_mean, kv_tokens_mean), step_s, weight)
 
     def _observe(
         self, fit: Fit, work: tuple[float, float, float], seconds: float, weight: float
@@ -101,6 +103,10 @@ class Calibration:
     def first_token_s(self, tokens: float, attention: float) -> float:
         """Expected time to a first token when so much is to be computed before it."""
         return self.prefill.predict((1.0, tokens, attention))
+
+    def work_s(self, tokens: float, attention: float) -> float:
+        """Expected time to compute so much."""
+        return self.prefill.predict((0.0, tokens, attention))
 
     def step_s(self, batch: float, kv_tokens: float) -> float:
         """Expected time of a step at this many sequences and resident tokens."""

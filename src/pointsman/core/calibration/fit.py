@@ -12,6 +12,8 @@ A residual beyond `_CLIP` times the running deviation is cut to it, so one stall
 changes little. If residuals agree in sign (Trigg's tracking signal, 1964: |mean| / mean of
 magnitudes, near 1), the engine itself has changed: the fit starts again, with what it knew
 as its prior. That follows a threefold change within 30 samples.
+
+A sample of weight w counts as that part of one in all of this, forgetting included.
 """
 
 from itertools import combinations
@@ -88,20 +90,20 @@ class Fit:
         return a * features[0] + b * features[1] + c * features[2]
 
     def observe(self, features: Triple, value: float, weight: float = 1.0) -> None:
-        """Learn from one sample."""
-        assert value > 0 and weight > 0, (value, weight)  # noqa: PT018 - one fact
+        """Learn from one sample, of a weight up to 1."""
+        assert value > 0 and 0 < weight <= 1, (value, weight)  # noqa: PT018 - one fact
         expected = max(self.predict(features), _PREDICTION_MIN)
         residual = min(value / expected, _RATIO_MAX) - 1.0
         self.count += 1
         self._note_error(abs(residual))
         cut = self._cut(residual)
-        self._track(cut)
+        self._track(cut, weight)
         if self._has_changed():
             shares = zip(self.coefficients, self._prior_first, strict=True)
             a, b, c = [max(known, _PRIOR_SHARE_MIN * first) for known, first in shares]
             self._start((a, b, c))
             cut = self._cut(residual)
-        self._forget()
+        self._forget(weight)
         scale = expected * max(1.0, (1.0 + residual) / _SURPRISE)
         scaled = [f * p / scale for f, p in zip(features, self._prior, strict=True)]
         self._add(scaled, (1.0 + cut) * expected / scale, weight)
@@ -117,19 +119,21 @@ class Fit:
         clip = _CLIP * self._deviation
         return max(-clip, min(clip, residual))
 
-    def _track(self, residual: float) -> None:
-        self._bias += _SMOOTHING * (residual - self._bias)
-        self._deviation += _SMOOTHING * (abs(residual) - self._deviation)
+    def _track(self, residual: float, weight: float) -> None:
+        share = _SMOOTHING * weight
+        self._bias += share * (residual - self._bias)
+        self._deviation += share * (abs(residual) - self._deviation)
         self._deviation = max(self._deviation, _DEVIATION_MIN)
 
     def _has_changed(self) -> bool:
         bias = abs(self._bias)
         return bias > _CHANGED_BIAS and bias > _CHANGED_SIGNAL * self._deviation
 
-    def _forget(self) -> None:
-        self._prior_weight = max(_PRIOR_WEIGHT_MIN, self._prior_weight * _PRIOR_KEPT)
-        self._vector = [_KEPT * value for value in self._vector]
-        self._matrix = [[_KEPT * value for value in row] for row in self._matrix]
+    def _forget(self, weight: float) -> None:
+        kept = _KEPT**weight
+        self._prior_weight = max(_PRIOR_WEIGHT_MIN, self._prior_weight * _PRIOR_KEPT**weight)
+        self._vector = [kept * value for value in self._vector]
+        self._matrix = [[kept * value for value in row] for row in self._matrix]
 
     def _add(self, scaled: list[float], value: float, weight: float) -> None:
         for i, row in enumerate(self._matrix):

@@ -52,10 +52,11 @@ class _Deviation:
     def is_slow(self) -> bool:
         return self.mean > max(_DEAD_BAND, self.scatter)
 
-    def observe(self, ratio: float) -> None:
-        self._memory = min(self._memory + 1.0, _MEMORY_SAMPLES)
-        self.mean += (ratio - self.mean) / self._memory
-        self.scatter += (abs(ratio - self.mean) - self.scatter) / self._memory
+    def observe(self, ratio: float, weight: float) -> None:
+        self._memory = min(self._memory + weight, _MEMORY_SAMPLES)
+        share = weight / self._memory
+        self.mean += share * (ratio - self.mean)
+        self.scatter += share * (abs(ratio - self.mean) - self.scatter)
 
     def become(self, ratio: float) -> None:
         """One sample that decides. It counts as one beside those that come."""
@@ -183,7 +184,7 @@ class Pace:
         """As `Calibration.observe_prefill`."""
         tokens, attention = tokens_ahead + tokens_own, attention_ahead + attention_own
         predicted_s = self._class.first_token_s(tokens, attention)
-        self._note(self._prefill, ttft_s, predicted_s)
+        self._note(self._prefill, ttft_s, predicted_s, 1.0)
         for calibration in self._learners():
             calibration.observe_prefill(
                 tokens_ahead=tokens_ahead,
@@ -193,23 +194,30 @@ class Pace:
                 ttft_s=ttft_s,
             )
 
-    def observe_decode(self, *, batch_mean: float, kv_tokens_mean: float, step_s: float) -> None:
+    def observe_decode(
+        self, *, batch_mean: float, kv_tokens_mean: float, step_s: float, weight: float = 1.0
+    ) -> None:
         """As `Calibration.observe_decode`."""
         predicted_s = self._class.step_s(batch_mean, kv_tokens_mean)
-        self._note(self._decode, step_s, predicted_s)
+        self._note(self._decode, step_s, predicted_s, weight)
         for calibration in self._learners():
             calibration.observe_decode(
-                batch_mean=batch_mean, kv_tokens_mean=kv_tokens_mean, step_s=step_s
+                batch_mean=batch_mean,
+                kv_tokens_mean=kv_tokens_mean,
+                step_s=step_s,
+                weight=weight,
             )
 
-    def _note(self, deviation: _Deviation, observed_s: float, predicted_s: float) -> None:
+    def _note(
+        self, deviation: _Deviation, observed_s: float, predicted_s: float, weight: float
+    ) -> None:
         if observed_s <= 0 or predicted_s <= 0 or not self._class.calibrated:
             return
         ratio = max(-_LOG_MAX, min(_LOG_MAX, log(observed_s / predicted_s)))
         if self._trying:
             deviation.become(ratio)
         else:
-            deviation.observe(ratio)
+            deviation.observe(ratio, weight)
 
     def _learners(self) -> tuple[Calibration, ...]:
         """Who learns from this sample: the node, and its class if the node is one of it. Speeds
