@@ -390,6 +390,17 @@ async def test_an_engine_of_the_configuration_is_never_forgotten() -> None:
         assert cluster.fleet.names == ["static"]
 
 
+async def test_an_engine_that_is_configured_after_its_agent_told_of_it_is_never_forgotten() -> None:
+    async with listening(forget_s=0.01) as (cluster, agents):
+        async with announced(cluster, agents):
+            assert await cluster.fleet.remove(SPEC.name)
+            cluster.add(SPEC.url, SPEC.name)
+        async with announced(cluster, agents):
+            pass
+        await eventually(lambda: cluster.count("probes", node="e", result="failed") > 9)
+        assert cluster.fleet.names == ["e"]
+
+
 async def test_a_new_incarnation_is_a_new_node() -> None:
     async with listening() as (cluster, agents), announced(cluster, agents) as raw:
         await raw.send(whole(1, BLOCKS[:3], BLOCKS[:3]))

@@ -77,6 +77,7 @@ class NodeLink:
         self.scrape_soon = asyncio.Event()
         self.probe_soon = asyncio.Event()
         self.resync_events = asyncio.Event()
+        self.added_by_agent = False  # nobody has configured it
         self.attended_by = ""
         self.attended = asyncio.Event()
         self.alone = asyncio.Event()

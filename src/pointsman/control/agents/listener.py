@@ -59,7 +59,6 @@ class _Known(msgspec.Struct):
 
     boot: int
     incarnation: int
-    was_added: bool  # by an agent: nobody has configured it
 
 
 class AgentListener:
@@ -160,8 +159,7 @@ class AgentListener:
         known = self._known.get(name)
         same_boot = known is not None and known.boot == session.boot
         engine.announce(frame, known=known.incarnation if known and same_boot else None)
-        was_added = known.was_added if known else False
-        self._known[name] = _Known(session.boot, frame.incarnation, was_added)
+        self._known[name] = _Known(session.boot, frame.incarnation)
         return ""
 
     def removed(self, session: AgentSession, engine: AttendedEngine) -> None:
@@ -190,7 +188,7 @@ class AgentListener:
             self._known = {name: self._known[name] for name in names if name in self._known}
         link = self._fleet.attend(frame.spec, session.agent)
         if link.spec.name not in names:
-            self._known[link.spec.name] = _Known(session.boot, frame.incarnation, was_added=True)
+            link.added_by_agent = True
         if (grace := self._graces.pop(link.spec.name, None)) is not None:
             grace.cancel()
         engine = AttendedEngine(frame.engine, link, self._service, session.send)
@@ -201,11 +199,9 @@ class AgentListener:
         if self._server is None:
             return  # the process ends, and its nodes with it
         name = engine.link.spec.name
-        known = self._known.get(name)
         engine.lost()
-        if farewell is not None and farewell.gone and known is not None and known.was_added:
-            del self._known[name]
-            self._fleet.retire(name, within_s=RETIRE_S)
+        if farewell is not None and farewell.gone and engine.link.added_by_agent:
+            self._part_with(name)
         elif farewell is not None:
             self._give_up(engine)
         else:
@@ -215,8 +211,7 @@ class AgentListener:
     def _give_up(self, engine: AttendedEngine) -> None:
         engine.give_up(self._fleet)
         name = engine.link.spec.name
-        known = self._known.get(name)
-        if known is not None and known.was_added:
+        if engine.link.added_by_agent:
             self._later(self._options.forget_s, name, partial(self._forget, engine.link))
 
     def _forget(self, link: NodeLink) -> None:
@@ -230,7 +225,10 @@ class AgentListener:
             self._later(forget_s - quiet_s, name, partial(self._forget, link))
             return
         log.warning("engine %s is dropped: no agent and no answer for %g s", name, forget_s)
-        del self._known[name]
+        self._part_with(name)
+
+    def _part_with(self, name: NodeName) -> None:
+        self._known.pop(name, None)
         self._fleet.retire(name, within_s=RETIRE_S)
 
     def _later(self, after_s: float, name: NodeName, act: Callable[[], None]) -> None:
