@@ -161,7 +161,7 @@ async def test_faster_engines_get_more(
     told = [f"{k}: {s:.2f} for {f:.2f}" for k, s, f in zip(KINDS, shares, fair, strict=True)]
     print(f"{', '.join(told)}; {got.total()} answers for {able.total()}")
     assert shares[2] < 1.5 * fair[2], told
-    assert got.total() > able.total() / 2, "nobody idles beside a queue"
+    assert got.total() > able.total() / 3, "nobody idles beside a queue"
 
 
 async def answered(
