@@ -6,7 +6,7 @@ from array import array
 from codecs import BOM_UTF8
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from pointsman.core.blocks import Prompt
 from pointsman.core.errors import Reason
@@ -42,6 +42,18 @@ log = logging.getLogger(__name__)
 _KEPT: Final = Endpoint.KEPT
 
 
+class Reader(Protocol):
+    """Whose request it is."""
+
+    def read(self) -> None:
+        """The body is decoded, or cannot be."""
+        ...
+
+    def crashed(self) -> None:
+        """A bug kept it from going on."""
+        ...
+
+
 class Arrival:
     """Holds the body until it is forgotten, and what the request holds of its key until it
     leaves. `model` is as the client names it; empty until the body is read, or without a name.
@@ -74,14 +86,14 @@ class Arrival:
         self._key = key
         self._visit = None if key is None else Visit(key, shared)
 
-    def decode(self, body: bytes, ready: Callable[[], None], crashed: Callable[[], None]) -> None:
-        """Hold the body, which the connection has counted, without its content encoding. Then call
-        `ready`: at once or, as `tokenize` does, later."""
+    def decode(self, body: bytes, reader: Reader) -> bool:
+        """Hold the body, which the connection has counted, without its content encoding. Whether
+        that is done; else `reader` is told later, unless the request has left by then."""
         self.body, self.bytes_in = body, len(body)
-        if self._head.content_encoding and not self._decode_at_once():
-            self._inflate(ready, crashed)
-        else:
-            ready()
+        if not self._head.content_encoding or self._decode_at_once():
+            return True
+        self._inflate(reader)
+        return False
 
     def _decode_at_once(self) -> bool:
         """Whether that is done, or cannot be."""
@@ -95,18 +107,13 @@ class Arrival:
             self._refused = refused
         return True
 
-    def _inflate(self, ready: Callable[[], None], crashed: Callable[[], None]) -> None:
+    def _inflate(self, reader: Reader) -> None:
         loop, bytes_max = asyncio.get_running_loop(), self._shared.options.body_bytes_max
         inflating = loop.run_in_executor(None, inflated, self.body, bytes_max)
-        inflating.add_done_callback(partial(self._inflated, ready, crashed))
+        inflating.add_done_callback(partial(self._inflated, reader))
         self._withdraw = inflating.cancel
 
-    def _inflated(
-        self,
-        ready: Callable[[], None],
-        crashed: Callable[[], None],
-        inflating: "asyncio.Future[bytes]",
-    ) -> None:
+    def _inflated(self, reader: Reader, inflating: "asyncio.Future[bytes]") -> None:
         if self._withdraw is None:
             return  # it has left meanwhile
         self._withdraw = None
@@ -115,10 +122,10 @@ class Arrival:
         except RequestRefused as refused:
             self._refused = refused
         try:
-            ready()
+            reader.read()
         except Exception:  # a callback of the loop's is a driver's outermost frame
             log.exception("a request could not go on after its body was decoded")
-            crashed()
+            reader.crashed()
 
     def _replace(self, body: bytes) -> None:
         """Hold the decoded body instead. Raises RequestRefused where that is too much."""

@@ -77,9 +77,10 @@ class Handler:
 
     def start(self, body: bytes) -> None:
         """Take the request up. It may be over when this returns."""
-        self._arrival.decode(body, self._read, self.crashed)
+        if self._arrival.decode(body, self):
+            self.read()
 
-    def _read(self) -> None:
+    def read(self) -> None:
         try:
             request = self._arrival.read(self._exchange.request_id)
         except RequestRefused as refused:
