@@ -401,6 +401,15 @@ async def test_an_engine_that_is_configured_after_its_agent_told_of_it_is_never_
         assert cluster.fleet.names == ["e"]
 
 
+async def test_an_engine_that_is_configured_anew_outlives_the_agent_that_once_added_it() -> None:
+    async with listening() as (cluster, agents), announced(cluster, agents) as raw:
+        assert await cluster.fleet.remove(SPEC.name)
+        cluster.add(SPEC.url, SPEC.name)
+        await raw.send(Farewell(gone=True))
+        assert await raw.next() is None, "the scheduler has heard it"
+        assert cluster.fleet.names == ["e"]
+
+
 async def test_a_new_incarnation_is_a_new_node() -> None:
     async with listening() as (cluster, agents), announced(cluster, agents) as raw:
         await raw.send(whole(1, BLOCKS[:3], BLOCKS[:3]))

@@ -200,6 +200,8 @@ class AgentListener:
             return  # the process ends, and its nodes with it
         name = engine.link.spec.name
         engine.lost()
+        if engine.is_removed:
+            return  # whoever has its name now is somebody else's
         if farewell is not None and farewell.gone and engine.link.added_by_agent:
             self._part_with(name)
         elif farewell is not None:
