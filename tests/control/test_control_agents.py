@@ -408,6 +408,7 @@ async def test_an_engine_that_is_configured_anew_outlives_the_agent_that_once_ad
         await raw.send(Farewell(gone=True))
         assert await raw.next() is None, "the scheduler has heard it"
         assert cluster.fleet.names == ["e"]
+        assert not cluster.fleet.is_retiring(SPEC.name)
 
 
 async def test_a_new_incarnation_is_a_new_node() -> None:
