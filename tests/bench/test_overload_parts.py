@@ -16,7 +16,8 @@ def test_a_scenario_alone_brings_those_that_its_bars_refer_to() -> None:
     assert [each.scenario.name for each in chosen] == ["calm", "capacity", "overload"]
     assert [bool(each.expect) for each in chosen] == [False, False, True]
     assert [stream.seed for each in chosen for stream in each.streams] == [3, 3, 3]
-    assert [each.scenario.name for each in only(planned, ["scale-out"])] == ["scale-out"]
+    joined = only(planned, ["scale-out"])
+    assert [each.scenario.name for each in joined] == ["nobody joins", "scale-out"]
 
 
 def test_a_scenario_that_there_is_not_is_named() -> None:

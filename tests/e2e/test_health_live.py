@@ -91,8 +91,9 @@ async def test_an_engine_that_becomes_slow_is_suspected_and_its_peers_are_not() 
 
 
 async def test_an_engine_that_flaps_costs_no_request_and_keeps_its_prefixes() -> None:
-    async with running_cluster(2, config=QUICK) as cluster:
-        shared = "a shared beginning of many words, again and again " * 30
+    """The prompt takes a tenth of a second to compute: more than two idle engines are apart."""
+    async with running_cluster(2, config=QUICK, speed=2.0) as cluster:
+        shared = "a shared beginning of many words, again and again " * 300
         first = await ask(cluster, shared)
         home = first.node
         for _ in range(2):
