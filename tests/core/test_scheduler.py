@@ -210,6 +210,27 @@ def test_one_that_failed_and_waits_takes_the_place_of_a_less_urgent_one() -> Non
     assert driver.scheduler.held == 1
 
 
+def test_a_request_that_fails_on_a_rank_goes_to_another_server_before_another_rank() -> None:
+    """What ends one rank of a vLLM server ends them all."""
+    driver = Driver()
+    driver.ready("a#0", "a#1", "b", "c")
+    for n in range(4):
+        before = placed(driver, f"r{n}").node
+        (again,) = driver.fail(f"r{n}", FailureKind.CLOSED)
+        assert isinstance(again, Placed), again
+        assert again.node.partition("#")[0] != before.partition("#")[0]
+        driver.settle(f"r{n}")
+
+
+def test_a_request_that_fails_on_a_rank_of_the_only_server_goes_to_another_rank() -> None:
+    driver = Driver()
+    driver.ready("a#0", "a#1")
+    before = placed(driver, "r").node
+    (again,) = driver.fail("r", FailureKind.CLOSED)
+    assert isinstance(again, Placed), again
+    assert {before, again.node} == {"a#0", "a#1"}
+
+
 def test_requests_alone_do_not_take_the_last_node_out_but_probes_do() -> None:
     """Engines that fail some of their requests were all out at once: 503 for everything."""
     driver = Driver()

@@ -227,7 +227,7 @@ _INELIGIBLE: Mapping[Ineligible, str] = MappingProxyType(
         Ineligible.SHARE: "is suspected, on trial or warming up, and has its share for now",
         Ineligible.DRAINING: "is draining",
         Ineligible.WITHHELD: "is warming up: it computes hot prefixes before it gets requests",
-        Ineligible.TRIED: "has failed this request already",
+        Ineligible.TRIED: "it or another rank of its server has failed this request already",
         Ineligible.CONCURRENCY: "has as many requests as it may",
     }
 )

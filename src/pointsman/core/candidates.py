@@ -19,7 +19,8 @@ def eligible(
     cluster: Cluster, request: Request, tried: Sequence[NodeId], tokens: int = 0
 ) -> list[Node]:
     """Nodes that may take `request`, whose context must hold so many tokens, at this moment, in
-    order of joining."""
+    order of joining. What ends one rank of a server often ends them all: so other ranks than those
+    that were tried are left out while there are other servers."""
     serving = cluster.serving(request.model)
     if request.home is not None:
         serving = [n for n in serving if n.id == request.home]
@@ -30,7 +31,16 @@ def eligible(
     if tried:
         serving = [n for n in serving if n.id not in tried]
     nodes = [n for n in serving if n.inflight < n.concurrency_max]
+    if tried:
+        servers = _servers(cluster, tried)
+        nodes = [n for n in nodes if n.spec.server not in servers] or nodes
     return _within_share(nodes, serving, request) if cluster.weights_differ else nodes
+
+
+def _servers(cluster: Cluster, node_ids: Iterable[NodeId]) -> list[str]:
+    """Of those nodes that are still there."""
+    found = map(cluster.get, node_ids)
+    return [node.spec.server for node in found if node is not None]
 
 
 def _has_context(nodes: Iterable[Node], request: Request, tokens: int) -> bool:
@@ -73,8 +83,13 @@ def exclusions(
     willing = {node.id for node in eligible(cluster, request, tried, tokens)}
     needed = tokens if _has_context(cluster.nodes, request, tokens) else 0
     excluded = [node for node in cluster.nodes if node.id not in willing]
+    servers = _servers(cluster, tried)
     return [
-        Exclusion(node.name, ineligibility(node, request, tried, needed) or Ineligible.SHARE)
+        Exclusion(
+            node.name,
+            ineligibility(node, request, tried, needed)
+            or (Ineligible.TRIED if node.spec.server in servers else Ineligible.SHARE),
+        )
         for node in excluded[:most]
     ]
 

@@ -39,7 +39,7 @@ class Ineligible(StrEnum):
     SHARE = "share"  # it is suspected, on trial or warming up, and has its share for now
     DRAINING = "draining"
     WITHHELD = "withheld"  # it computes hot prefixes before it gets work
-    TRIED = "tried"  # this request already failed there
+    TRIED = "tried"  # this request already failed there, or on another rank of its server
     CONCURRENCY = "concurrency"
 
 

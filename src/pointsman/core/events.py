@@ -33,7 +33,8 @@ from pointsman.core.rules import Rules
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A node as configured. `models` fixes what it serves; empty asks the engine itself.
 
-    `concurrency_max` bounds its requests in flight, None takes the default.
+    `url` has a rank for its fragment where a server has several, each a node. `concurrency_max`
+    bounds its requests in flight, None takes the default.
     """
 
     name: NodeName
@@ -43,6 +44,11 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     zone: str = ""
     labels: tuple[tuple[str, str], ...] = ()
     concurrency_max: int | None = None
+
+    @property
+    def server(self) -> str:
+        """Where the server is that its rank is of."""
+        return self.url.partition("#")[0]
 
 
 class ModelCard(msgspec.Struct, frozen=True):
