@@ -32,6 +32,19 @@ def serve(driver: Driver, request_id: str, *, stream: bool = True, **outcome: ob
     driver.advance(2 * LEARN_INTERVAL_S)
 
 
+def serve_interrupted(
+    driver: Driver, request_id: str, *, output_tokens: int, **outcome: object
+) -> None:
+    """A stream that stands still for two seconds of others' prefills."""
+    (node,) = driver.nodes
+    driver.arrive(request_id, TEXT, max_output_tokens=output_tokens)
+    driver.start(request_id)
+    stall(node, 2.0)
+    outcome |= {"streamed": True, "output_tokens": output_tokens}
+    driver.settle(request_id, EndCause.FINISHED, **outcome)
+    driver.advance(1.0)
+
+
 def predicted_s(driver: Driver) -> float:
     asked = request("x", TEXT, max_output_tokens=100)
     (row,) = driver.scheduler.explain(asked, driver.now_s).candidates
@@ -82,11 +95,7 @@ def test_the_prefills_of_others_are_not_taken_for_decoding() -> None:
     (node,) = driver.nodes
     before = node.speeds.step_s
     for n in range(30):
-        driver.arrive(f"r{n}", TEXT, max_output_tokens=100)
-        driver.start(f"r{n}")
-        stall(node, 2.0)
-        driver.settle(f"r{n}", streamed=True, ttft_s=0.1, decode_s=3.1, output_tokens=100)
-        driver.advance(1.0)
+        serve_interrupted(driver, f"r{n}", output_tokens=100, ttft_s=0.1, decode_s=3.1)
     assert node.speeds.step_s < 2 * before, "1.1 s for 99 tokens, not 3.1 s"
 
 
@@ -95,11 +104,7 @@ def test_a_short_answer_that_a_long_prefill_interrupts_says_nothing_of_decoding(
     (node,) = driver.nodes
     before = node.speeds
     for n in range(30):
-        driver.arrive(f"r{n}", TEXT, max_output_tokens=10)
-        driver.start(f"r{n}")
-        stall(node, 2.0)
-        driver.settle(f"r{n}", streamed=True, decode_s=2.1, output_tokens=10)
-        driver.advance(1.0)
+        serve_interrupted(driver, f"r{n}", output_tokens=10, decode_s=2.1)
     assert node.speeds.step_s == before.step_s
 
 

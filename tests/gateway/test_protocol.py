@@ -12,7 +12,7 @@ import pytest
 
 from pointsman.core.errors import EndCause, Reason
 from pointsman.gateway import GatewayOptions
-from tests.gateway.conftest import rig
+from tests.gateway.conftest import Rig, rig
 from tests.support.upstreams import OK_BODY, Served, answer_ok, get, post
 
 BODY = b'{"model":"m","prompt":"hello"}'
@@ -185,12 +185,17 @@ async def test_a_large_body_within_the_limit_passes() -> None:
         assert answer.body == body
 
 
+async def send_all_but_one_byte(it: Rig) -> None:
+    """Of a body of 1,000, which the gateway holds until the last comes."""
+    client = await it.connect()
+    await client.send(post(body=b"x" * 1_000)[:-1])
+    await it.until(lambda: it.gateway.state().bodies_bytes == 999)
+
+
 async def test_all_bodies_together_are_bounded() -> None:
     options = GatewayOptions(sweep_s=0.02, body_bytes_max=1_000, bodies_bytes_max=1_500)
     async with rig(answer_ok, options=options) as it:
-        first = await it.connect()
-        await first.send(post(body=b"x" * 1_000)[:-1])
-        await it.until(lambda: it.gateway.state().bodies_bytes == 999)
+        await send_all_but_one_byte(it)
         answer = await it.ask(post(body=b"x" * 1_000))
         assert answer.status == 429
         assert answer.header("retry-after") in {"1", "2"}, "a second, and jitter"
@@ -296,9 +301,7 @@ async def test_a_body_that_cannot_be_decoded_is_not_kept() -> None:
 async def test_all_bodies_together_are_bounded_as_they_are_decoded() -> None:
     options = GatewayOptions(sweep_s=0.02, body_bytes_max=1_000, bodies_bytes_max=1_500)
     async with rig(echo, options=options) as it:
-        first = await it.connect()
-        await first.send(post(body=b"x" * 1_000)[:-1])
-        await it.until(lambda: it.gateway.state().bodies_bytes == 999)
+        await send_all_but_one_byte(it)
         packed = gzip.compress(b"x" * 1_000)
         answer = await it.ask(post("/v1/completions", packed, "Content-Encoding: gzip"))
         assert answer.status == 429

@@ -264,10 +264,12 @@ class RetryGuard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = _GUARD.memory_s
     penalty_s_max: Annotated[
-        Annotated[float, Meta(gt=0, le=RETRY_AFTER_MAX_S)],
+        float,
         Meta(
+            gt=0,
+            le=RETRY_AFTER_MAX_S,
             description="The longest Retry-After, in seconds, that a client's haste leads to. "
-            "Longer keeps a storm away for longer, and those that learned from it."
+            "Longer keeps a storm away for longer, and those that learned from it.",
         ),
     ] = _GUARD.penalty_s_max
     strike_half_life_s: Annotated[
@@ -291,17 +293,21 @@ class RetryGuard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = _GUARD.room_within_s
     hasty_share: Annotated[
-        Annotated[float, Meta(gt=0, le=1)],
+        float,
         Meta(
+            gt=0,
+            le=1,
             description="Of a key's requests that were turned away, how many must have come back "
             "too early before its other requests are refused, too. Less is strict with keys that "
-            "many share."
+            "many share.",
         ),
     ] = _GUARD.hasty_share
     growth: Annotated[
-        Annotated[float, Meta(ge=1, le=1_000)],
+        float,
         Meta(
+            ge=1,
+            le=1_000,
             description="Times the traffic that a key had before, that it may send while it is "
-            "told to wait; it is for repeats that differ a little each time."
+            "told to wait; it is for repeats that differ a little each time.",
         ),
     ] = _GUARD.growth

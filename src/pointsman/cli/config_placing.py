@@ -17,17 +17,21 @@ class HotPrefixes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When a prompt beginning that many share is computed on one more engine."""
 
     memory_s: Annotated[
-        Annotated[float, Meta(ge=1, le=3_600)],
+        float,
         Meta(
+            ge=1,
+            le=3_600,
             description="Seconds for which a request counts in what is asked for. Less follows a "
-            "sudden change sooner, more ignores it."
+            "sudden change sooner, more ignores it.",
         ),
     ] = _HOT.memory_s
     holders_slack: Annotated[
-        Annotated[float, Meta(ge=0, le=100)],
+        float,
         Meta(
+            ge=0,
+            le=100,
             description="Times its share of the requests, that a prefix may have of the engines. "
-            "More copies spread it over more engines, and take more of their caches; 0 makes none."
+            "More copies spread it over more engines, and take more of their caches; 0 makes none.",
         ),
     ] = _HOT.holders_slack
 
@@ -36,17 +40,21 @@ class MarginalCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the policy of that name weighs against what."""
 
     first_token_weight: Annotated[
-        Annotated[float, Meta(gt=0, le=100)],
+        float,
         Meta(
+            gt=0,
+            le=100,
             description="What a second before the first token counts beside a second of the rest. "
-            "More lets answers begin sooner and end later; batch work wants 1."
+            "More lets answers begin sooner and end later; batch work wants 1.",
         ),
     ] = _WEIGHTS.first_token_weight
     urgent_imposes: Annotated[
-        Annotated[float, Meta(ge=0, le=1)],
+        float,
         Meta(
+            ge=0,
+            le=1,
             description="Of the delay that a request imposes on others, what counts if it is more "
-            "urgent than normal. Less lets the urgent begin sooner at the expense of others."
+            "urgent than normal. Less lets the urgent begin sooner at the expense of others.",
         ),
     ] = _WEIGHTS.urgent_imposes
 

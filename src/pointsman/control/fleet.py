@@ -24,7 +24,7 @@ from pointsman.core.health import WATCHED, Health
 from pointsman.core.ids import NodeId, NodeName
 from pointsman.core.limits import NODES_MAX
 from pointsman.engines.adapters import EngineKeys
-from pointsman.engines.adapters.address import Door, door_problem, server_of
+from pointsman.engines.adapters.address import Door, door_problem
 from pointsman.telemetry.collector_metrics import CollectorMetrics
 
 log = logging.getLogger(__name__)
@@ -364,8 +364,8 @@ class Fleet(NodeWatcher):
     def _drop(self, name: NodeName) -> asyncio.Task[None] | None:
         """Take out a node. Returns the task that ends with it."""
         link = self._links.pop(name)
-        server, others = server_of(link.spec.url), self._links.values()
-        if self._keys.has_added(server) and all(server_of(o.spec.url) != server for o in others):
+        server, others = link.spec.server, self._links.values()
+        if self._keys.has_added(server) and all(o.spec.server != server for o in others):
             self._keys.drop(server)
         engine = self._listed[self._holders[name]].spec
         if name != engine.name:  # a rank

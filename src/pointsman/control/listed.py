@@ -12,7 +12,7 @@ import msgspec
 
 from pointsman.core.events import NodeSpec
 from pointsman.core.ids import NodeName
-from pointsman.engines.adapters.address import rank_of, server_of
+from pointsman.engines.adapters.address import rank_of
 
 Ranks = Literal["auto", "off"]
 """Whether data-parallel ranks are looked for."""
@@ -56,5 +56,5 @@ class ListedEngine(msgspec.Struct):
 
     def _rank(self, number: int) -> NodeSpec:
         name = NodeName(f"{self.spec.name}-rank-{number}")
-        url = f"{server_of(self.spec.url)}#{number}"
+        url = f"{self.spec.server}#{number}"
         return msgspec.structs.replace(self.spec, name=name, url=url)
