@@ -68,8 +68,8 @@ def prefill_load(fleet: FleetPlan, requests: Sequence[TrafficRequest]) -> float:
     cached."""
     profile = PROFILES[fleet.profile]
     tokens = sum(one.input_tokens for one in requests)
-    pairs = sum(one.input_tokens**2 for one in requests)
-    work_s = profile.prefill_s_per_token * tokens + profile.attention_s_per_token2 * pairs
+    squares = sum(one.input_tokens**2 for one in requests)
+    work_s = profile.prefill_s(tokens, squares)
     span_s = requests[-1].at_s - requests[0].at_s
     return work_s / fleet.speed / (fleet.engines * span_s) if span_s > 0 else 0.0
 

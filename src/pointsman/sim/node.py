@@ -190,8 +190,8 @@ class SimulatedNode:
             return 0.0
         profile = self.profile
         prefill_s = sum(_prefill_s(profile, sequence) for sequence in self.engine.model.sequences())
-        step_s = profile.base_s + profile.sequence_s * len(left)
-        step_s += profile.kv_token_s * sum(s.target for s in self.engine.model.sequences())
+        kv_tokens = sum(sequence.target for sequence in self.engine.model.sequences())
+        step_s = profile.decode_step_s(len(left), kv_tokens)
         return (prefill_s + step_s * max(left)) * self.slowdown
 
     def _completed(self, outcome: StepOutcome) -> None:
@@ -250,7 +250,4 @@ def _prefill_s(profile: Profile, sequence: EngineSequence) -> float:
     done, target = sequence.computed, sequence.target
     if target - done <= 1:
         return 0.0
-    attention = float(target * target - done * done)
-    return (
-        profile.prefill_s_per_token * (target - done) + profile.attention_s_per_token2 * attention
-    )
+    return profile.prefill_s(target - done, target * target - done * done)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from pointsman.core.calibration import Pace
-from pointsman.engines.compute_model import Profile
 from pointsman.sim.gateway import SimulatedGateway
 from pointsman.sim.node import SimulatedNode
 from pointsman.sim.scenario import Network, Prior, Times
@@ -40,21 +39,16 @@ def _observe(
     """A prompt of so many tokens on an idle node, and a step of so many sequences."""
     tokens, batch = sample
     profile, slowdown = node.profile, node.group.slowdown
-    pairs, kv_tokens = tokens**2 / 2, batch * tokens
+    first_token_s = profile.base_s + profile.prefill_s(tokens, tokens**2)
     pace.observe_prefill(
         tokens_ahead=0,
         tokens_own=tokens,
         attention_ahead=0,
-        attention_own=pairs,
-        ttft_s=taken.prefill * (delay_s + slowdown * _prefill_s(profile, tokens, pairs)),
+        attention_own=tokens**2 / 2,  # pairs of tokens, where an engine counts squares
+        ttft_s=taken.prefill * (delay_s + slowdown * first_token_s),
     )
-    step_s = profile.base_s + profile.sequence_s * batch + profile.kv_token_s * kv_tokens
+    kv_tokens = batch * tokens
+    step_s = profile.decode_step_s(batch, kv_tokens)
     pace.observe_decode(
         batch_mean=batch, kv_tokens_mean=kv_tokens, step_s=taken.decode * slowdown * step_s
     )
-
-
-def _prefill_s(profile: Profile, tokens: int, pairs: float) -> float:
-    """An engine counts squares, which are two pairs each."""
-    attention_s = 2 * profile.attention_s_per_token2 * pairs
-    return profile.base_s + profile.prefill_s_per_token * tokens + attention_s

@@ -126,8 +126,7 @@ class ComputeModel:
         if steps < 2:
             return None
         profile, batch = self.profile, len(self._running)
-        fixed_s = profile.base_s + profile.sequence_s * batch
-        first_s = fixed_s + profile.kv_token_s * (kv_tokens + batch)
+        first_s = profile.decode_step_s(batch, kv_tokens + batch)
         return Stretch(steps, first_s, profile.kv_token_s * batch)
 
     def advance(self, stretch: Stretch, steps: int) -> StepOutcome:

@@ -52,6 +52,15 @@ class Profile(msgspec.Struct, frozen=True, gc=False):
         """The longest prompt plus output that can ever run: the model's limit, or the cache's."""
         return min(self.max_model_len, self.kv_tokens)
 
+    def prefill_s(self, tokens: int, squares: float) -> float:
+        """What so many prompt tokens add to steps; `squares` is the sum over their chunks [a, b) of
+        b^2 - a^2."""
+        return self.prefill_s_per_token * tokens + self.attention_s_per_token2 * squares
+
+    def decode_step_s(self, sequences: int, kv_tokens: int) -> float:
+        """A step in which so many sequences decode, of so many tokens in all, and nothing else."""
+        return self.base_s + self.sequence_s * sequences + self.kv_token_s * kv_tokens
+
 
 # Sources of the numbers.
 #
